@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  886670ae89f7f575
-#   text hash     853e3933fec0ca57
+#   content hash  a26f573e3962333e
+#   text hash     893b5688e24c1be3
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  568f53965e0877cf
-#   text hash     ce8e4bf988ca5ad9
+#   content hash  a51b7dce2d3aa9c0
+#   text hash     f57c193c5c80afab
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

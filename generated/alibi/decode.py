@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  be2c53279c94cefe
-#   text hash     fc12111ee248cabe
+#   content hash  61319d36b131fca2
+#   text hash     71751d03021b0bdf
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

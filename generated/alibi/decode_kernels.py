@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4af942aa00f1af9e
-#   text hash     c5c8ba0b3a6fb381
+#   content hash  e50bc62f602ae1d6
+#   text hash     b1ea333c80f47220
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

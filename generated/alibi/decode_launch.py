@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e5b97175b4cb2d28
-#   text hash     64dcc90407337609
+#   content hash  823712ec03761138
+#   text hash     8faec98a99d6d74b
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

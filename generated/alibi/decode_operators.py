@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d0feed80523646fd
-#   text hash     bcd51c1f237f56eb
+#   content hash  9fc8ebafd16057b9
+#   text hash     7d1a2c4b28f92516
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

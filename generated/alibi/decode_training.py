@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0dc98c80b8550e32
-#   text hash     c181440704ca7f55
+#   content hash  13aaec5d682a92cc
+#   text hash     c55178a2907aff13
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

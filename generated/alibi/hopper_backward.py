@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0607b63ab3a7203a
-#   text hash     155d9198dcc822d3
+#   content hash  d4bc5fa65303aa05
+#   text hash     45bda63fff883e5e
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

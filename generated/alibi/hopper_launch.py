@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  36810e1e638d5c94
-#   text hash     3baf08afb198bff5
+#   content hash  1527a5709a2b1f54
+#   text hash     5328d32db7c2e289
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

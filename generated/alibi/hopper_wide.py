@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4ba5fe82a5b74429
-#   text hash     82320ed00a75eaef
+#   content hash  70a7cba3c735904e
+#   text hash     6116e71701cae71a
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6899230f602feb26
-#   text hash     6ed67fe55a9819a0
+#   content hash  c365a9297b619382
+#   text hash     58a5663f0f1548bc
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

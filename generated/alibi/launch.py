@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  15881a734b39d6df
-#   text hash     1ef237f836585f1a
+#   content hash  4bda9637590e24d8
+#   text hash     57301bcd357cb070
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

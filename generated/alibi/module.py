@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  665778fb74af03c3
-#   text hash     3bdca02c3440268e
+#   content hash  0d622aa342bb2532
+#   text hash     c1a30cc27309f9b9
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  af04028c023adfdf
-#   text hash     f1d73ea0cb25c7c5
+#   content hash  5f69ef2da135e685
+#   text hash     51ebc7efce45c872
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

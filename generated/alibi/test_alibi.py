@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c323c86c5c2a9e8d
-#   text hash     874137c991ba12bd
+#   content hash  8e97050b48e8924c
+#   text hash     3b06de135f7da5f1
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

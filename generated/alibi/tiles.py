@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4f6ff34ee418cb30
-#   text hash     2acc9a34aa0ede1a
+#   content hash  a6f264f07c641992
+#   text hash     d9bfd60f3c34e56e
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

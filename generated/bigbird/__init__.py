@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a4acc774a6e5fa7a
-#   text hash     d3e93267dcf8cd3e
+#   content hash  82780ae25b115a85
+#   text hash     820c9a72f1101163
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

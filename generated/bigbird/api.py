@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  67ce860a51ef92df
-#   text hash     612db8734cab553d
+#   content hash  20fe67c913dc3633
+#   text hash     7bf56d976114e2b6
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

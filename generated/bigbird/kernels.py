@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6b06fb0cd223b2f6
-#   text hash     c5861798c60e7055
+#   content hash  a75cd9a40179297b
+#   text hash     8997311db311c22e
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  32aa99bafb41bfc8
-#   text hash     deb1691ccdf0176a
+#   content hash  234e14ef162530d9
+#   text hash     b9246a9ef1e47665
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  98edf80feeb80d8f
-#   text hash     0f462475dfd872a1
+#   content hash  dbae31d72364ab80
+#   text hash     57689036fa261969
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

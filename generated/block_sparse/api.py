@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9028cf1acd91680a
-#   text hash     4bdd86cf76a1cefb
+#   content hash  87d12358fa1ac0f9
+#   text hash     cdf0c59b59404e45
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f510dc437886c607
-#   text hash     1a952bb2cea40f9f
+#   content hash  458bad2c4964ba97
+#   text hash     e0c4306724821d5c
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f1f2f4b9abe57f0f
-#   text hash     6681ef8fdcb4edd9
+#   content hash  0da1053935ac4e91
+#   text hash     84a435bf0deb588e
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

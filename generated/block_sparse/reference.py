@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  dd0987613cd5deaa
-#   text hash     6b8363909c8446cc
+#   content hash  5f4258a2f8bd77ad
+#   text hash     fae8c2f69806f5c1
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  05128e69b2990ac9
-#   text hash     765eae3a51121a95
+#   content hash  f9ce7e49e1bba06b
+#   text hash     8dbd0eac8d1d7f44
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

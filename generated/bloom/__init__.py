@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b907589100dd426e
-#   text hash     ee3edcb01d7fcc19
+#   content hash  a0bf8c6dc868d4ec
+#   text hash     2b965a0072f9f3b8
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  da4815897a2741af
-#   text hash     70fc3025be1f408e
+#   content hash  ca0885a9116bb4e4
+#   text hash     b4dd460de64e938c
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  dd6533441fa80611
-#   text hash     e59dd3dad23acdff
+#   content hash  758315296e0dc7a1
+#   text hash     b25b903ad4d89e27
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1ea99ccfdb3fb504
-#   text hash     92c6cb1a5eb1cd6c
+#   content hash  984be39c54d6b95b
+#   text hash     eb66a7d506c8dee4
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  90955a131348059e
-#   text hash     e08de953c171d570
+#   content hash  7bbd9c1a6b6af9e0
+#   text hash     4f14e0594becda65
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3e8db30dc45f7498
-#   text hash     6505e089210fda7f
+#   content hash  d957e2c3b95e530d
+#   text hash     d7c43c6160755e7f
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  76d0c5b71e15820f
-#   text hash     d7a1ff388ed45c0d
+#   content hash  5ef024dea3497d99
+#   text hash     8187a4d48d587acd
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

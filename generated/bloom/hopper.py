@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  bcaeb361345b33b0
-#   text hash     ce5094151458b5b7
+#   content hash  e0d3be18302ef581
+#   text hash     c9335aec6736ad61
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

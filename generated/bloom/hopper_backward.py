@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  db4e46f637235479
-#   text hash     950269814a012c5e
+#   content hash  c4b10154866db7be
+#   text hash     3cd646ef6132eb19
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d7a567c0fa08673b
-#   text hash     9a5fed0b2a49b383
+#   content hash  ed38e34b8808eea9
+#   text hash     571a779d9d68883b
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  aad7c1cbde35b448
-#   text hash     7ae3df6e69e584e6
+#   content hash  090dc0b3097164f5
+#   text hash     cd369df36640b447
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

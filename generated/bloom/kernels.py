@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  24cc5d1d0b50a23f
-#   text hash     f13923a70a7880a0
+#   content hash  f17fde71e574ffd3
+#   text hash     74be9f5f185c1abb
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e4e868f090fd6d0a
-#   text hash     ad955b329e4f95bb
+#   content hash  ad2b73ea7d730cb8
+#   text hash     4eb495864b041df2
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

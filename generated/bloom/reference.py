@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  8c2ce0dcb9eabcce
-#   text hash     b6411c7b6f71ddbb
+#   content hash  52359a058ec723cd
+#   text hash     a09af8e5b7907019
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4480c7ded6700f11
-#   text hash     12544846ed4fde0c
+#   content hash  08bd022572ea7e1a
+#   text hash     4d04d901b8588309
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  42889fee39d048ab
-#   text hash     30c1280fd7f19515
+#   content hash  22d0e1ef09bbafbc
+#   text hash     c7fa56950f0efa3e
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

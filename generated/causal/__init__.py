@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  115e9258c485197f
-#   text hash     548b82b7f34d83a9
+#   content hash  69fe3512258ec98f
+#   text hash     28a39e87bc91ec85
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

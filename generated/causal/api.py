@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f30d1e1bb9ee3af3
-#   text hash     c56b2bd2077c5625
+#   content hash  b7807dcb35e3e481
+#   text hash     a277b4927a3901a5
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

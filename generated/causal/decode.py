@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c833524f42e231ae
-#   text hash     bc220bdcc7031e97
+#   content hash  40793fe7254be013
+#   text hash     b918c0b6f01b497e
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

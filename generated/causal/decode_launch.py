@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  134b4735a7d30637
-#   text hash     c06e6a69f671ec1d
+#   content hash  8310c5e074eb3efb
+#   text hash     9fe1a99ce33d028c
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

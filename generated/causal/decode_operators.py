@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8867c7e7d4ae5ec2
-#   text hash     afe3501883c3b391
+#   content hash  9da9f9081c7e1af3
+#   text hash     d4979ea9a3facf33
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

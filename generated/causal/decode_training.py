@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  53280976a144814c
-#   text hash     f1fb6da44133d0db
+#   content hash  4b5dcc329e4b40a1
+#   text hash     6b5b3d4750cdb85f
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1aed697d4854a583
-#   text hash     212c2276bc880b3b
+#   content hash  37686e8bf5e8ddd7
+#   text hash     951a29bef7cbc92a
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

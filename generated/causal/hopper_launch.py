@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  42b925af10b6e881
-#   text hash     17b93095721d6e92
+#   content hash  ecee4328a3074a8f
+#   text hash     a624f5392d4a2bc4
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

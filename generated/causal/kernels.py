@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  19df6920541f9796
-#   text hash     1808c72a43955647
+#   content hash  1fc55a6d64a8217d
+#   text hash     13f30d8012e98b86
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  be54a9e68cf2d090
-#   text hash     61f458263e3f2e3b
+#   content hash  0655217e2dc03edb
+#   text hash     2ec9de94117d05a3
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  eed7daeba91192da
-#   text hash     4e64f9a9b22fdb2a
+#   content hash  99c3b547168fe1d2
+#   text hash     5600e5d211a3815d
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

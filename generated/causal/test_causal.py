@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0c2975b9e13062bb
-#   text hash     1c7ac7b67bd67b8a
+#   content hash  4b2eb444f9fe91a2
+#   text hash     537363043db92851
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

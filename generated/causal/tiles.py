@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0426cf9441f3ce65
-#   text hash     77bd41a0a170749a
+#   content hash  7e7a167fdab89755
+#   text hash     9732cae88ab97eaf
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  39bb619a6789019a
-#   text hash     e74c7fcccfc9ad94
+#   content hash  f0db8b0a4c6a49e9
+#   text hash     f1bd54e623f6a7fb
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1376ea3a4ca138d7
-#   text hash     30c0d1f79955ede3
+#   content hash  fe50165e757bb2e1
+#   text hash     ce0f29bc3950c7db
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ccbac31c374292f0
-#   text hash     8f0d42aa2f390c4c
+#   content hash  0e061886a0220a3d
+#   text hash     fd81246d280dbe6e
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

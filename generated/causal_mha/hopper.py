@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  cdf4d910c42f2de7
-#   text hash     d17424fada7221ae
+#   content hash  0fb5e98b040cb10a
+#   text hash     70a9ed3a04f1d295
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  fa1d23b01dc758d5
-#   text hash     ac094f8acd4c5acd
+#   content hash  0f56cd4b8a2f6434
+#   text hash     3cbd45389f345cd5
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d29fd82cf64da201
-#   text hash     d1fd55f96b6de023
+#   content hash  ece9e2369dbccd75
+#   text hash     e69c0d461393d8bc
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a5fa655f8a3bf5e4
-#   text hash     2d0f30b30eb4e6d0
+#   content hash  8b0c3b5eba4277d6
+#   text hash     6be35bf7d3fbe94a
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

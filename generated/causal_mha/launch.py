@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  41b4f6ba63a916a0
-#   text hash     ce530993f4492e53
+#   content hash  b95fd50d6042dcfc
+#   text hash     d25a6d43ced7d609
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  268aed604c759727
-#   text hash     fd98b4e1828b1384
+#   content hash  acefd92738ddec97
+#   text hash     e77132e601100d8d
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e4417d3489d3e12c
-#   text hash     9c2e78fea2d98e03
+#   content hash  4c9112702bad68bd
+#   text hash     b53774f7b9d0d931
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b8bf54db9bd3deea
-#   text hash     534f635fd1678a4c
+#   content hash  37d8d82dff62994f
+#   text hash     3439a0f14bda2e52
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

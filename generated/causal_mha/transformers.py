@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  67c8de8ef5677ce5
-#   text hash     6138979eafab26e1
+#   content hash  2e4b1c4f5f322805
+#   text hash     f2d5cb088edbe874
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e1d5d6e078873f03
-#   text hash     61d1a9611aec85a0
+#   content hash  8dc6368421259da0
+#   text hash     8afcd249f5e8f4b8
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5221183d9ab525cc
-#   text hash     6ceae7d2eea8882a
+#   content hash  25266808424b0c9a
+#   text hash     72dc81e8d7919917
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

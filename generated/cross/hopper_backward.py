@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ae6738dad5c94c84
-#   text hash     3ee3b4467f723fca
+#   content hash  133816eb82c41c62
+#   text hash     ac0193ad29fcc322
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

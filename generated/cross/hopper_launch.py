@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0003bd38073628c4
-#   text hash     b863f58071fd6ce3
+#   content hash  949a8b28d56a8c90
+#   text hash     fd61de93a1acabf2
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b64c43ada9b526d0
-#   text hash     5db2aa275fd1cf69
+#   content hash  b51c55c173419cad
+#   text hash     f52f4d06b5c3afa4
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

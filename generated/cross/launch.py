@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  72bd4ce200d1dc9c
-#   text hash     b80a8cab1bb92ffc
+#   content hash  74e2e86f37bb1a66
+#   text hash     70c96ea8996b410b
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

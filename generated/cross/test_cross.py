@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1f1cb4e2596b675e
-#   text hash     c496c38810a88542
+#   content hash  cb96e47e29332ad8
+#   text hash     aa6734950d13dec8
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  96a7509ec6d33d73
-#   text hash     52f3808d36bcae1f
+#   content hash  9056c4693eed30e4
+#   text hash     1a9c4709c1cfdba9
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  41cb9471cd3f2b05
-#   text hash     ff097fb6cd8c849d
+#   content hash  845a017edd5a8b16
+#   text hash     157c7c39349b0fa2
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

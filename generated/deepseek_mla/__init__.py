@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d2cbd067cd7b7058
-#   text hash     b9ae17a4856ef6be
+#   content hash  a739d727c965d8dd
+#   text hash     441e9659f8b483a6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

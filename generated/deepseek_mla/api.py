@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  3660d929f357f403
-#   text hash     6cb19ff2ace99b4e
+#   content hash  e7622d13324650c5
+#   text hash     7975c3b2c9ff8a56
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

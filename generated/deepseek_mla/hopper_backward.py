@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5df18eea3ae5b1ff
-#   text hash     6ef7199578468d9d
+#   content hash  2d785a9de5b10c8f
+#   text hash     f4f51fc96c582ff9
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

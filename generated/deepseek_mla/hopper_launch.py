@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c96603e8c1d36e86
-#   text hash     357c548ac0dd6f31
+#   content hash  614c4b935319611d
+#   text hash     1ea535b612194094
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

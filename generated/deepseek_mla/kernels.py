@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1bee85dae720bfd6
-#   text hash     1161bb887a583616
+#   content hash  043837395d40d99a
+#   text hash     717ff2c4b1565f12
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

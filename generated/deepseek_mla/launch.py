@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  80d8d7639a8b36a6
-#   text hash     752d51c3571ca1ba
+#   content hash  104196fcc7f50e7e
+#   text hash     b81223d9c35f1fe1
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

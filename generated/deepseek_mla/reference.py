@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  99a88e0e9c4cd8e2
-#   text hash     ae5daa9fa033c110
+#   content hash  397e689aead1b030
+#   text hash     8458a2919f99d208
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  3e8c59e4f972685a
-#   text hash     ac3f5baa74c78c54
+#   content hash  d2d345b01556afce
+#   text hash     48bc2ad50ff0f226
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

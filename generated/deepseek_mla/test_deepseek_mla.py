@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c800a27bd98e84c7
-#   text hash     96c430005d9a9366
+#   content hash  1ce76f2251cddd6a
+#   text hash     4fbc43cb5d11f6ae
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

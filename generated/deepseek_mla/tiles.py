@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  3e5462f6bea24c18
-#   text hash     dea6a468d8f19c2f
+#   content hash  a434a1f27bed1bc2
+#   text hash     a15fa009ef0c4e7a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

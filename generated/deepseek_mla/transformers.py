@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9d6c0fd20d994d57
-#   text hash     c8109c729319b2d4
+#   content hash  1cc594d22b60b465
+#   text hash     6d993e793008b3e2
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  ab1634cd4b258a0d
-#   text hash     58671a7f114d1e61
+#   content hash  abc36d22fe18bd54
+#   text hash     44b88fd67dbb6acf
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e358a22c9fa9cea5
-#   text hash     5db71868c1b6b2af
+#   content hash  6848907692ce4623
+#   text hash     d8fdebe6e7b1051a
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

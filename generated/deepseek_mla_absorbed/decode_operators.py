@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  bd5a55544078dca6
-#   text hash     84061e936ad6490e
+#   content hash  f22680841dbd5e44
+#   text hash     fac4d9dd60b311bf
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  c0d0c05107d4954b
-#   text hash     578dc49da65dc5f1
+#   content hash  c2c3d61ae9d62a7b
+#   text hash     e4fc632c6b045888
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Multi-head latent attention with its projections absorbed; keys of 512 latent and 64 rotated columns, values the
 latent ones.

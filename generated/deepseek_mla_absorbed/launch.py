@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f68c59cc76e6e7f1
-#   text hash     8aab43b4f7e5bd78
+#   content hash  d99aab62d398206c
+#   text hash     61bc29893c552ece
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  ec6b0b82d82b86bd
-#   text hash     b4be784af5e52a2a
+#   content hash  e5604a87368dc23e
+#   text hash     0867722646d3d14a
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

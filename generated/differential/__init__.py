@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  0f855277ace2a8ce
-#   text hash     892b6f44fa63d6fc
+#   content hash  2bd03385c445b8e2
+#   text hash     593e7a94443247b7
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

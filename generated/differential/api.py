@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5d119693d09d3c45
-#   text hash     b6762e924a6eda41
+#   content hash  ba76c4d1e6c42b92
+#   text hash     8f1322480571eabc
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2c1cb56767e319cd
-#   text hash     8c1f047d206962bb
+#   content hash  eaa310c548cd3c6e
+#   text hash     729688fd644f80a8
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  fad4a653aec79956
-#   text hash     ff4219054bac8e1d
+#   content hash  07286f933098768a
+#   text hash     1d3845ebe72a75b6
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b16d7a3d861ee854
-#   text hash     dded65fe8613a1a5
+#   content hash  0f6416d8e3d9c0c7
+#   text hash     7673378efb3ad233
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9b9b1c9b12bb57b7
-#   text hash     0acd102c369ade9e
+#   content hash  33f2e5398bcc1046
+#   text hash     99d4bd834682d130
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

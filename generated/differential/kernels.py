@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6dc55af62f835c6a
-#   text hash     7993160e60430e47
+#   content hash  823c64876da1b267
+#   text hash     60079386cd1ffa87
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

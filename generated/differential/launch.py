@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a0793d65491ab143
-#   text hash     9f47f16e09aba47f
+#   content hash  dc6042463f34d898
+#   text hash     5e11204923f61563
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  0606c629a169edd8
-#   text hash     90d047ffdd13f803
+#   content hash  c9324d81ee87333d
+#   text hash     dbc4814283ad6468
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

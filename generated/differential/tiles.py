@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d8b075b33e153a77
-#   text hash     e89000798dd43626
+#   content hash  94a48df752e73a98
+#   text hash     53582be7de20bf8a
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  13ebcf78b90a8b03
-#   text hash     fd93d098ec43f2e3
+#   content hash  46d5592701ac4804
+#   text hash     9c336d3d0b8bd347
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  46c13be28c3ad1a9
-#   text hash     8bb6b2e611342ab4
+#   content hash  4ec52f66fc26fdbc
+#   text hash     2bd9b0b71717947f
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  24b8fc98881df10f
-#   text hash     a76e7e2c5f7856e1
+#   content hash  7ddb06254b4ee645
+#   text hash     82a0aa4ef9d25d63
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  10258bdcb7d172a4
-#   text hash     8797016659cb55b4
+#   content hash  79b4652283a30f91
+#   text hash     5093f1595a3b8590
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

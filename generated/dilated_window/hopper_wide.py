@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e27e0bf7d49ff9b1
-#   text hash     44381183ed9e6fdf
+#   content hash  a61a0727679dd6f7
+#   text hash     8afa94ed457bc9f1
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8304dc84e30e3c2c
-#   text hash     848a23905c394b31
+#   content hash  7289088f710779fa
+#   text hash     268cda3e22980631
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

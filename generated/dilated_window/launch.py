@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c4aab715489f6667
-#   text hash     8e7d865d0c0ea405
+#   content hash  b418a94dc9d4450a
+#   text hash     786797ff5ab064cc
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d978f8c37ce21fe0
-#   text hash     5328c159ef66187b
+#   content hash  d5c4c53c6e3efa5f
+#   text hash     fa7152f296bcb967
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

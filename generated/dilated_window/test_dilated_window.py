@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8ea5dc2d73c2b698
-#   text hash     cf39190451a8041e
+#   content hash  875f9f96ed6c5da9
+#   text hash     fede86ffaa27ee6a
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e966867b3b3c8c47
-#   text hash     61d7fbad844fcb5c
+#   content hash  d61241151ff6cc07
+#   text hash     29c14bb51d802ff5
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  a9704088beade519
-#   text hash     bd3c32cc8161db7c
+#   content hash  0ac5393d4793f2da
+#   text hash     8dc7835babbf6f52
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c6028c3c395340f9
-#   text hash     a41fc21f7db0b2af
+#   content hash  3b2809be8f9e26ee
+#   text hash     00b0627955716434
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

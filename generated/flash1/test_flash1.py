@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  54040c2b9a38ed7d
-#   text hash     d90d23f7eb017132
+#   content hash  b8b6df6e807eeeda
+#   text hash     9704c0d0cd2a6b03
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

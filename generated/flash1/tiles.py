@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  66d0cbfb18306c43
-#   text hash     3386be234bf79924
+#   content hash  10b3394dd6c22521
+#   text hash     8256313ccad12af5
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

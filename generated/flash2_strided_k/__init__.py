@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  8003cc4685166ea4
-#   text hash     397d564cf1dc4d38
+#   content hash  0d0bb48ab07f833f
+#   text hash     f72bc76b33e7ed62
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  065df7b5429ff7e0
-#   text hash     8aca2250fced296f
+#   content hash  c672407fd18830bf
+#   text hash     d4578e5a91fff559
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

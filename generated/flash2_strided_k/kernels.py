@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  aeff4ec62826000c
-#   text hash     74de42b3c823a2dd
+#   content hash  66e77a97a830ba40
+#   text hash     616b95b6d08ce908
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  f0fb4fe9b7d78a03
-#   text hash     68b76c44b4d4b416
+#   content hash  88962af104e124f1
+#   text hash     5f28ecff709449e7
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

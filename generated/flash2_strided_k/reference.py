@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  063f5e6e4003aaf7
-#   text hash     9931224a58ba255b
+#   content hash  175b1b181f50b127
+#   text hash     971b290f5565de6a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3dbae8763c7c5914
-#   text hash     2fefa5c9ddd0d082
+#   content hash  1dfef2ea19e5d572
+#   text hash     29022b4051ab3657
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d7c5b773b9d2477c
-#   text hash     be306660aad32bbc
+#   content hash  802696fbb846ea3c
+#   text hash     521fc716e2412cb2
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e702b854e1b9f520
-#   text hash     a56e1ebe43bf9889
+#   content hash  6cebd299b7517eb3
+#   text hash     90a536ab79f720ca
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f047bc507d6f8976
-#   text hash     624589bfe68c8ef7
+#   content hash  37d8b0d2c23106c9
+#   text hash     86a32fda6468172a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  c0ed7abcb19d5d0c
-#   text hash     245879f8456eb2b7
+#   content hash  d026108418cdcc2f
+#   text hash     88900a354e6f9666
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

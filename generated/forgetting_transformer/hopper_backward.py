@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e62bdf6f255e1b9e
-#   text hash     475a5b16a2ab6917
+#   content hash  5d5e09077f032d6a
+#   text hash     1abd4a35d415cd71
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  c6fd37649701bb9f
-#   text hash     eb334176bcf8c723
+#   content hash  34cbeae233912dc5
+#   text hash     2f7675e15b24695a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

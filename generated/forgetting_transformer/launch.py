@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  c7a18b4e4e5c4bef
-#   text hash     68e199637da05f39
+#   content hash  4fa17252e3b12bb2
+#   text hash     50c78d246d2df13a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d8948d20f57bfaf0
-#   text hash     a57d63a281cdccb1
+#   content hash  2f55b6cbffb70af1
+#   text hash     e300e3e0aa01e3a4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3015c6e667027f29
-#   text hash     c4658541c43c9dd7
+#   content hash  be64f238476a28cd
+#   text hash     0dba6fdd20da5516
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2460d894c32f309a
-#   text hash     0471abfc879e03f9
+#   content hash  027da52852d217a2
+#   text hash     897761ec05b88bd6
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

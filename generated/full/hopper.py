@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  37b5940ff8d603c5
-#   text hash     532ade73bd3353a1
+#   content hash  fd73dd28cc287a4e
+#   text hash     75d9661e0d22d568
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  331e88fe8136daad
-#   text hash     e9b0c2d1dd81cb52
+#   content hash  d29d069c0a35c6f4
+#   text hash     b940be20d8b306c8
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  871825223a1c6eb4
-#   text hash     643efa5661aece1b
+#   content hash  f3defbebc432033f
+#   text hash     eeb0b4cfce412a16
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  67f301584321023f
-#   text hash     35c00b4fdd8fe5bf
+#   content hash  e570f702928cae3a
+#   text hash     787c947de446310d
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  649f0c7f2ce21ced
-#   text hash     758af4544715fe81
+#   content hash  960f1dd3cb5d4022
+#   text hash     f6240e73c9187399
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

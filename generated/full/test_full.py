@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ae7b4715691fac09
-#   text hash     1ded49ce30f8f730
+#   content hash  55167888164446c9
+#   text hash     bd221315c584c662
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

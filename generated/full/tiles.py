@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4306942d1038c2de
-#   text hash     2aff05ac7beebdfb
+#   content hash  fe4d434ebf4104a1
+#   text hash     70c3700e082dbc2e
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  9b620ff420503398
-#   text hash     cc052f3226fcc3f9
+#   content hash  cd2b4ccbb6173e30
+#   text hash     e7703ecee7555dfb
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f26dc985b1075005
-#   text hash     b3d8bf0c0802854d
+#   content hash  3055ae6e1538ba6b
+#   text hash     80af379600343d8f
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

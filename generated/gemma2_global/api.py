@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  72579e385d31166c
-#   text hash     04b8f0cde9d7f992
+#   content hash  a71e0d646ddad65c
+#   text hash     716cd3e33f91d771
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

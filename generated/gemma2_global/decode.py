@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4c55e7486e470b95
-#   text hash     d52a1b89ac915898
+#   content hash  dfad14e1eb6d4c8a
+#   text hash     eaf23a66f3807f77
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  683a93b5d22d3a33
-#   text hash     4bae49574593344f
+#   content hash  dd87f93e7f65ab61
+#   text hash     90f107cd66a2188a
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

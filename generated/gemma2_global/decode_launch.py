@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  082a799e942de900
-#   text hash     fd86d6f34a51942a
+#   content hash  526b1e04fe5de742
+#   text hash     51da5bc273580ce2
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  613cc7f8c9587745
-#   text hash     5621c9a1c8af5f45
+#   content hash  1f8daa57d69c3a40
+#   text hash     9c90a73f4c9cb649
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

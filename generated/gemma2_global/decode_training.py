@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  505905118ae10230
-#   text hash     48ba764111725d15
+#   content hash  a36f28887706cf2b
+#   text hash     6a6a8b780dcd4bb0
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

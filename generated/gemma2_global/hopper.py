@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b52e9e339d083a88
-#   text hash     2a513ea71d4d0ddf
+#   content hash  654d3609833a3d40
+#   text hash     8cf8292f2dc9c6ec
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a99b1c2ad03c6c2f
-#   text hash     b136cc2879540926
+#   content hash  ac8278050df0a377
+#   text hash     720a07eed529ce81
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

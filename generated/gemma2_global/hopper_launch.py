@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4c36a4c7b807d107
-#   text hash     13aa0020015398d8
+#   content hash  dd87c603d9e0ce35
+#   text hash     e1fe51e0eb718ad2
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

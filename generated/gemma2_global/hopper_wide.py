@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e3900ceb5560fc25
-#   text hash     c8d6f695a3b41731
+#   content hash  65a0d727e8cf9fdc
+#   text hash     b9a1ce8330047dcb
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  28f5518e2963beec
-#   text hash     b7174ee80cfe8051
+#   content hash  35eb4e5c5495357d
+#   text hash     3d1de5d487811b61
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7fd942cc0e8ec72e
-#   text hash     a5f15ab6fc6767d0
+#   content hash  188f4e20899fbaf2
+#   text hash     83e3597e471cd094
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

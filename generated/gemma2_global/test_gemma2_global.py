@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6b6df0caf0e3041f
-#   text hash     36204eb3dfd9f3a9
+#   content hash  c812aabc8c27a7ce
+#   text hash     84c1f84dee14485f
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

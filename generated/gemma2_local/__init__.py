@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  359bdd4f1395588d
-#   text hash     e39b72f9961cb424
+#   content hash  11da18a404899d24
+#   text hash     bd305d02a41250f3
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6912263dec40630a
-#   text hash     a2b61f7a4e9fb10e
+#   content hash  46e3c820d829b18f
+#   text hash     538e0df683e5fe9a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

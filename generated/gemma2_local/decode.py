@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  80ad07d81f4f32cd
-#   text hash     36b5a3affce35f30
+#   content hash  76545dbd7489e563
+#   text hash     c37c955fd5bab737
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

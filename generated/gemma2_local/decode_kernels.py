@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  b1034691f04ca994
-#   text hash     d8ced1ddda8af8e4
+#   content hash  7163baea0e0cae46
+#   text hash     ab1bdfa27e049ad7
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fe8fbb68a77d69db
-#   text hash     a6252ae1b612dcdf
+#   content hash  354dc48b84df6f0e
+#   text hash     57d6f8ac8e669103
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0b7e992e11bbe332
-#   text hash     9f7b2cd9d73334d9
+#   content hash  624c9a95405408db
+#   text hash     de9c7310b7ddac96
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

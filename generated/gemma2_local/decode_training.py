@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  10b4da986b10f8ea
-#   text hash     a37b1cbac56ffa2b
+#   content hash  a95db3f262ee3522
+#   text hash     513744cc4756d873
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

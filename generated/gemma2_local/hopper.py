@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4719e34350ed2d84
-#   text hash     35d87d1d80d933d1
+#   content hash  81069d8cd9c927c3
+#   text hash     b876bed2120e717c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

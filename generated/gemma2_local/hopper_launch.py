@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  649fbf561cfab6d1
-#   text hash     485763888a106bd7
+#   content hash  47a41d8543a72e93
+#   text hash     0b67166af93c724c
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f7fc743e2e415b68
-#   text hash     25e8925ac2b0e315
+#   content hash  0881bfaeaaaaa2a7
+#   text hash     b7e833bc6ac27471
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

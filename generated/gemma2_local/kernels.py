@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8e07876264730fe1
-#   text hash     a8c029691e8696d3
+#   content hash  8b092ad07a4e142b
+#   text hash     cd46b3feede195af
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  dc287f2f4082c601
-#   text hash     d850315ab67c58b3
+#   content hash  313892b49270f2cc
+#   text hash     eb6c121340180f3c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f97528fd258c584b
-#   text hash     44453b4c62b99ba4
+#   content hash  70ea1bfdd72dfd29
+#   text hash     e4eafca8ece51edc
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

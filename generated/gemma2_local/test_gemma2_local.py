@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  953c6c25815d56fc
-#   text hash     53708439e3707f7a
+#   content hash  7f542c76acc7d030
+#   text hash     5a97ba134839bb72
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

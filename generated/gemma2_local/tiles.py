@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9c57e134c3012303
-#   text hash     91f0c3141df21563
+#   content hash  767983da8315a1f2
+#   text hash     f6d38b03b3ece405
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

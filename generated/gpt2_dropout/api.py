@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9624e9f1ee5785ed
-#   text hash     7389b83320fa48b1
+#   content hash  331f52c26e2b0585
+#   text hash     266b0f0baedae546
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d9b826b4464821db
-#   text hash     41b90350017e96ad
+#   content hash  ead1bc44724835d0
+#   text hash     0b3cdf6ccf46fd77
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  07155b0602f75327
-#   text hash     6446d5b1c33a810d
+#   content hash  eb8b3c3d5c39007d
+#   text hash     c3bc37cb80c9e87c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

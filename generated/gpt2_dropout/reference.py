@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c3fcb42969bb594b
-#   text hash     41c2f2e2f898f2af
+#   content hash  affff247f51b1c75
+#   text hash     8ec809f51da56630
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

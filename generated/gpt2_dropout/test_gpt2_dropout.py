@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  98c3296369c5a91f
-#   text hash     09e6479ec0cd28e2
+#   content hash  b5c0bc6c71f75dc8
+#   text hash     0c9ea96276eaf805
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

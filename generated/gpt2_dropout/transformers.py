@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  8f743662c32306ef
-#   text hash     cb64298fe04b67c9
+#   content hash  ac14393cf0dca960
+#   text hash     80a484d2f94c045e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

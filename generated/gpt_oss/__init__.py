@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a739615902afae95
-#   text hash     c19dd6c2fb0ddc07
+#   content hash  68e40746600b61d9
+#   text hash     c9162d1db8bbe623
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8661d5bc0db79a6c
-#   text hash     a9d3b1b38e2fa49c
+#   content hash  758faf90a97b761b
+#   text hash     43177f14ff51bb20
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

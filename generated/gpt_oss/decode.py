@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0739cf18d0a4012a
-#   text hash     1c88e9046497174b
+#   content hash  0d40b5950aede922
+#   text hash     1e695db5c62b60b4
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

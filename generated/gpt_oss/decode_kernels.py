@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fa5fb0a3a7c6bc59
-#   text hash     d4254a8680d418a2
+#   content hash  ac327fe4a41d53d4
+#   text hash     2dd4b9d549752426
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9c9a08ccd2a20a34
-#   text hash     5b60119cf2898750
+#   content hash  f47c4c5351e49956
+#   text hash     dcfcbb4c055af628
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  668af271d773443d
-#   text hash     aa1fe17ea106a201
+#   content hash  589cfb62792dcdc7
+#   text hash     cbfe00ef197df40e
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

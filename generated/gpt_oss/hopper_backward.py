@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  954b05277d541685
-#   text hash     003dbd57f6126fae
+#   content hash  84597d8d955e358f
+#   text hash     a4fb35b1adb6a21e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

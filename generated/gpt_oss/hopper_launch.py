@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  38a0853ddd52ea4d
-#   text hash     1aec86409faadb95
+#   content hash  8e1f863acfd5029b
+#   text hash     1a08ebf90e5fb164
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

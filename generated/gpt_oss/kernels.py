@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e27bae2c2ab26c8d
-#   text hash     0d29d351bbccf6f7
+#   content hash  970a464a16374bc6
+#   text hash     ef383f13c08966ab
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

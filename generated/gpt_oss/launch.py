@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  920b1e447f629ee7
-#   text hash     2e2f5fe7cbc28dd7
+#   content hash  894d9a713eee8264
+#   text hash     0630358ca5ea42ce
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

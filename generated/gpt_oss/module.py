@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5bb21a0f3a2fd133
-#   text hash     1f346b003ea779f4
+#   content hash  c76a3b977719a3bd
+#   text hash     13ff8370b1e13929
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

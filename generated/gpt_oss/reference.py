@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e95609966b50b96e
-#   text hash     e739ef14a110c64d
+#   content hash  ab9dd9865c320b90
+#   text hash     b5081d04e99bbe5b
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

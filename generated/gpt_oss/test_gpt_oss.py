@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b2c41d13caee56c4
-#   text hash     e6360b0dd7d56e22
+#   content hash  f312cad0a5ff867e
+#   text hash     4e0ecad922c045ad
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

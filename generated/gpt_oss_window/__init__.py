@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ba40acf58eb80d48
-#   text hash     77f8a0a4b980d22e
+#   content hash  ca9d370760486163
+#   text hash     a4c03c5c5b58ce8f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d14058ff2119af3a
-#   text hash     9f35b1c529fe0281
+#   content hash  927a526257e986c7
+#   text hash     f276a69cd240cbeb
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

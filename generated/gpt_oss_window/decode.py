@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  92e996fa522c0971
-#   text hash     e9a8417649ebb755
+#   content hash  fdfa655fbe20283f
+#   text hash     40293a2723e5621e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

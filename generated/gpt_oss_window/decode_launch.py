@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c820d58337af534d
-#   text hash     a1da58fe43e633f5
+#   content hash  e2b19d34932b0409
+#   text hash     5ace868068542d7e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

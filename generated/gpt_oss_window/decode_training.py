@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8aba74fb202f5190
-#   text hash     c12c8d60606b76c0
+#   content hash  61a14257bb75a5ee
+#   text hash     72115885f754f0e6
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  73d87fda06fe4030
-#   text hash     796c4cafd24c15e4
+#   content hash  a630fb2622ffe39c
+#   text hash     a734591678b1b2d7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9c5e23f6899a06c5
-#   text hash     779e0abe9318676a
+#   content hash  44714771f64a6f95
+#   text hash     2742938ff97fbe11
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

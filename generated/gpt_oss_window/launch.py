@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6b34535a5af75a6e
-#   text hash     1f8c299bef7181e5
+#   content hash  8020fbeb3ae39d19
+#   text hash     58c75a5fec610599
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

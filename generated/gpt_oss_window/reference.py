@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  747fe6a08516aaaa
-#   text hash     fc9029a601911d49
+#   content hash  5b8c9ddbc366bb34
+#   text hash     6d07849ae9a6e81b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

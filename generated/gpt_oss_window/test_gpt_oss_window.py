@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  144f0671fa13110e
-#   text hash     58a0c33059390bea
+#   content hash  bc964c8ea9778fe3
+#   text hash     eb17b9d3c886e54a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e83546fb340ac737
-#   text hash     3f4daa0f1e01ba99
+#   content hash  63c48da5c8639c7a
+#   text hash     b0de425397fcbfd7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9270535a433dbe69
-#   text hash     a7f9291281439b3f
+#   content hash  1a77c9b2d18725e7
+#   text hash     e15ab67cf2be87ac
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

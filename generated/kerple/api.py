@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0b97dd9a49329652
-#   text hash     0e05136f8df3367c
+#   content hash  e5c3485281cb6019
+#   text hash     a8defea26650c422
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  1fb86a3d4de0626a
-#   text hash     d9c6b056932f64de
+#   content hash  b25ed980a45bd1a4
+#   text hash     71fbe4bfdf254ead
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f9b2947638ec288a
-#   text hash     97b02e141cddd226
+#   content hash  4af641d927d7cc84
+#   text hash     a39aef3ccd36141c
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

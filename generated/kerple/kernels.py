@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  16350f2095361aff
-#   text hash     02c0ab2db5386cd9
+#   content hash  b78e7613f9cb5927
+#   text hash     4707349ac4ad60ff
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

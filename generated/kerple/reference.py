@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4bc2ea7230139f90
-#   text hash     0b3f65e29b938e26
+#   content hash  233ddf7c82b580ed
+#   text hash     9a3ee94da36d8368
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ca8c8da37bdc3d8f
-#   text hash     23cde075f0215344
+#   content hash  07b5526f21b26a0e
+#   text hash     ad29594ddfd993f5
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

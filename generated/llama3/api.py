@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7d00d39b673cb4bd
-#   text hash     5fa4a818122dc56b
+#   content hash  7f5dd80e054781ce
+#   text hash     1df42c936cb6d66b
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d1c2e3788ebdc4eb
-#   text hash     e6d136fc013fea0e
+#   content hash  f8e49e938df7daf3
+#   text hash     105b9ce539bbe68e
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

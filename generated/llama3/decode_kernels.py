@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e0e5a87c0a1683b4
-#   text hash     ad8d6fcb5d0442ca
+#   content hash  0c81e20b9c0c5c8e
+#   text hash     32d14530a5466c22
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  07062b5581a87fe9
-#   text hash     d18351eb08176dc8
+#   content hash  15e8b9c880e8de9c
+#   text hash     d87631e14862d51c
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  85a13a37a97fce59
-#   text hash     9d939d64e290962e
+#   content hash  31e110df615729bd
+#   text hash     47e0b933aa292c73
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  701349c6dfb1cd13
-#   text hash     8ac5af12150d520f
+#   content hash  fef2726058d4636d
+#   text hash     bdb57d68a9890d1b
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8cafc41f037cc65b
-#   text hash     32691a9ccc46b129
+#   content hash  b7ee86d9cb34a84f
+#   text hash     a160965c15c869ea
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a2a17d3b571eeb76
-#   text hash     d76927ae5eb859c8
+#   content hash  d28bf5260ecb30cf
+#   text hash     e9d385fbab73f109
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  13dffdefd5b6acf5
-#   text hash     7f284afb280ee296
+#   content hash  6ece8e0fc1d577c3
+#   text hash     38e8ee07f93df66b
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0ad11aebc51aff90
-#   text hash     a69fe58a0f03e963
+#   content hash  5fd63d27cbfca799
+#   text hash     f73b85d7b7c65267
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

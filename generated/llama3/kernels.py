@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fcb9fad150fbffaf
-#   text hash     f2076c324a7d8b00
+#   content hash  f3f64e4bea7c4cbc
+#   text hash     8b2c30bb0c382b3d
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

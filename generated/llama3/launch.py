@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  080552c3f7bb30d7
-#   text hash     af97b69620956fa9
+#   content hash  e59f84a52bf8e6ae
+#   text hash     6f7ecc974cfee8c1
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a91ce4cebf354716
-#   text hash     22f12c4d9569a08d
+#   content hash  2359435076a7f72a
+#   text hash     726317277630f73d
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  646853756c8e16f2
-#   text hash     cd3308b7e60295d3
+#   content hash  affca2f84b585e30
+#   text hash     4340291bfbc26fdc
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  aa66052f06d331f2
-#   text hash     a0569bce72bc36a8
+#   content hash  2d822d8ebe8b5704
+#   text hash     ac295231ddab0e57
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

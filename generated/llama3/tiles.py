@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fb9f2d7c25c79a11
-#   text hash     4927fc9024d57bef
+#   content hash  f620df03cb1aa0c4
+#   text hash     6ad260d69bcac24f
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3790f12066e1cf19
-#   text hash     878660ee5abc6c59
+#   content hash  568c145f37431ab3
+#   text hash     b4b29efc8a4d84b2
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

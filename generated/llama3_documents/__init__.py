@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  54f74473de5ac44e
-#   text hash     b7072e072a585ee5
+#   content hash  611c9afa99b04ab0
+#   text hash     9cc9fb814bcfe173
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  270c5a89cb89231d
-#   text hash     25c3b86949dfab05
+#   content hash  807c8f411ac21902
+#   text hash     b65de6c8535a1b66
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5fe02da51fd37f58
-#   text hash     b490eca5b02c243c
+#   content hash  117d30d88f353d12
+#   text hash     3affccdf208d8b4f
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  56ae3e229731ecf8
-#   text hash     64615375c0ccdb99
+#   content hash  f1d2b435daad2867
+#   text hash     0320c2f33102a8f7
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e680571fbd2579b3
-#   text hash     3328bc0584c1ce73
+#   content hash  629048e0bc7b23ec
+#   text hash     b5a67ff5cf9f7fe3
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

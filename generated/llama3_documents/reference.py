@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3d7c90431a744341
-#   text hash     d6a22b74ae0c16f9
+#   content hash  3d8465eb56fba225
+#   text hash     1bd5192b6dbca2fc
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  77d70baec159b837
-#   text hash     5c7f647fb145c7d2
+#   content hash  02538520ad7b0a32
+#   text hash     a144bbd27031f74e
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

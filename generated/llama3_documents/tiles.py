@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3bc0e807e22d0965
-#   text hash     989d77db5890a74c
+#   content hash  8698633df53889e4
+#   text hash     0f5ca410dc8c5c80
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

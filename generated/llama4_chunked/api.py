@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  22e7c22d46dc3c47
-#   text hash     518f33e3a6974b06
+#   content hash  e4082ea626e0f35d
+#   text hash     9d01189c8978d547
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

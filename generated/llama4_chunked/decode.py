@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  884b12550542f46b
-#   text hash     bf2cce8b302a9d08
+#   content hash  c1a8d41f6fb991cc
+#   text hash     1ba6dc999d876455
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b6af6a8b1259cc27
-#   text hash     a024dd9b735f151d
+#   content hash  460300684f2f8eb2
+#   text hash     217b291df4eab146
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f443c67d778b4650
-#   text hash     0f48771485026ed8
+#   content hash  0ae34d841d619710
+#   text hash     3bbb28d1788626ac
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6e3eda779cc5ecdc
-#   text hash     5d00d64bb25636d2
+#   content hash  f03fdcc48db29a75
+#   text hash     22afa25edba29313
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f9f0b602e55773f4
-#   text hash     b11f030c0c6b3a2f
+#   content hash  5e587a259f2493e4
+#   text hash     fb1414956efd3ba8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

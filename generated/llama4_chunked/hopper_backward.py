@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3932384f744ba674
-#   text hash     6bfa3dcf93de5143
+#   content hash  8bdd19877455f320
+#   text hash     1c37f6e89b8904da
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  55ef0632e3b9f812
-#   text hash     81796e4b35fe1486
+#   content hash  36703eceeb8cf74b
+#   text hash     e88ce227d9e91ed4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

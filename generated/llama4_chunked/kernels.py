@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  040762dc373c236d
-#   text hash     af28eeb8a5fc029d
+#   content hash  d7b1c7aa00c91776
+#   text hash     0530a8f6a0f286fd
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  027dfed2105792e7
-#   text hash     5b816981e095db7d
+#   content hash  eb7910cd7b4b8db1
+#   text hash     c9027836c47cd196
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  02028fcfb164c877
-#   text hash     a6762364777f6950
+#   content hash  d80cbf1edc687d23
+#   text hash     af5d8f02cfc6bdd8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

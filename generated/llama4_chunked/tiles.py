@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6c28225a66ed3ae5
-#   text hash     b100c23abd30eba0
+#   content hash  edb29be02f97ff8a
+#   text hash     9202d909920c4dea
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

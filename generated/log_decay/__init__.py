@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a96c5ce03c1c1136
-#   text hash     246e947a63ceafd5
+#   content hash  419784405033274c
+#   text hash     b2378a228630c2e8
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

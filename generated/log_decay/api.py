@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  76283439901e9f5f
-#   text hash     012d1c1959c86596
+#   content hash  86c819b09a673469
+#   text hash     3cfee00a95c55e2d
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

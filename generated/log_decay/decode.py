@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f782bb9a2695cd07
-#   text hash     800470e39ece1c95
+#   content hash  7c5309c7e688976c
+#   text hash     12233fadaae7c25a
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c03b26335f330abe
-#   text hash     cfed4a8ec5ccf8ef
+#   content hash  9d5e914bf535d507
+#   text hash     70931099a2c99f6f
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b7d1b91e78510803
-#   text hash     beb7a3ddd0ef5b97
+#   content hash  b38f6b6cc311e6fe
+#   text hash     a4dd4fae7eda7077
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d87362df6d4cd192
-#   text hash     46971f4b26b8b3b2
+#   content hash  04db548b71c3d23c
+#   text hash     95d043826adeb6d9
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ef8c564af7dcb2e8
-#   text hash     e365a8db462d33dc
+#   content hash  ae4d09caba64c335
+#   text hash     c4bc8854c9a4f8d8
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

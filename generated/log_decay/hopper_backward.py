@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  257db6542c2ea8ee
-#   text hash     bca6dab191f1a826
+#   content hash  ca0b0bbd513f66f0
+#   text hash     16b3b3bcc49aa3e3
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6fda84820f540cef
-#   text hash     6270c10cd906fc5b
+#   content hash  5ab7bbd952260e34
+#   text hash     7db8f95776b75d59
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  89d3255b36c1b8c5
-#   text hash     c06cc6d2d7bb1389
+#   content hash  e705a2fa3e8f32bd
+#   text hash     38917bf63c33653e
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

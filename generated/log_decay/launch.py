@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  61683a40983e27a7
-#   text hash     a4ad460f1e87237b
+#   content hash  6f0dfcd4d96d2d60
+#   text hash     71569fa2ab75081e
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

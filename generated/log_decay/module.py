@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5f5c27234182daf9
-#   text hash     1ff94faf278dd99b
+#   content hash  53397a32568f933e
+#   text hash     3c9f4fbb4c02c5b6
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

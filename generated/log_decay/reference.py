@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  586c2d474673d197
-#   text hash     c7a2800c32e528ff
+#   content hash  3b41336561ed55c8
+#   text hash     45b3633c0c9d9df1
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2bc6943c3b07f484
-#   text hash     b8b59e61ab0f5a16
+#   content hash  8275dd4974107cc0
+#   text hash     3be01aea7d6dc03e
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f7ad9824b6f1b478
-#   text hash     8d863daff04414aa
+#   content hash  3f4f5e61a82ff958
+#   text hash     68e88950cdc25c54
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f5f74bad2c5f1f44
-#   text hash     72e1ec214ba59abf
+#   content hash  0c92de18f8df7306
+#   text hash     3c1fae9e54bc0707
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

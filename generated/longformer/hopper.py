@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ca8b39bf8f64c16a
-#   text hash     670c355e160e21da
+#   content hash  5d9892ae3b476627
+#   text hash     e430fbd6c02188a2
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

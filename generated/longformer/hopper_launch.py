@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8a7bb5fc4c400b12
-#   text hash     5598d5cd32e77666
+#   content hash  33d09fe4b0d0e147
+#   text hash     7eef954d132e414a
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

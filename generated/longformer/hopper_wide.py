@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e0a08bab64e92441
-#   text hash     c3e28ce17036a3b1
+#   content hash  9ab3bab911f5103c
+#   text hash     72ef9f4c3d8ea00c
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d677a526ddcf19f0
-#   text hash     5fce14b28db5b8e9
+#   content hash  832a2adf559bcffc
+#   text hash     f9baa9de32820816
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f9d6232981298058
-#   text hash     3496bd49d0b1e150
+#   content hash  89f21bcc00b5f7b4
+#   text hash     0db7b3530963c8d1
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  abe7e751149bf24d
-#   text hash     530e968d50d5073f
+#   content hash  d46394924eefabc1
+#   text hash     da03b1d469c56db6
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

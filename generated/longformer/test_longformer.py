@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3e9caf75635f59aa
-#   text hash     c731f61b705e7664
+#   content hash  8e3b681f5475b000
+#   text hash     962529e8d5f281bb
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b9b97774b04ccea6
-#   text hash     9675e6e9008dbf63
+#   content hash  cf6accc6706d5caf
+#   text hash     1ce296b3c3c52fa3
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

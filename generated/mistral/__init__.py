@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  83b62756529b9c09
-#   text hash     58bba7b635876dbe
+#   content hash  4dd607e4bea4f905
+#   text hash     64305d78946b88a7
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a667100ab24b2a59
-#   text hash     1c6819f1226132ea
+#   content hash  43b71907fffdea03
+#   text hash     0a084cd055e869b9
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

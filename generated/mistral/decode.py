@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  857b4f4bb1dd2d66
-#   text hash     844740f2f6f388bc
+#   content hash  0733a4194ce67f94
+#   text hash     3a9b5e0d3fb1453b
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cde19653473b5837
-#   text hash     84cd29e25ce2fd18
+#   content hash  305faba0b1699331
+#   text hash     da36f8c511d2d587
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7e66939b81087549
-#   text hash     9b8e018516f941da
+#   content hash  c0e4592aa0c0fa86
+#   text hash     697d2b7bf3e4f0bf
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

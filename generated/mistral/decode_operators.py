@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ba3e63a010ee1d9a
-#   text hash     780affcbf9d654fe
+#   content hash  034230c3407603fb
+#   text hash     1e2c48e8e5e5cf91
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

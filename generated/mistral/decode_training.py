@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ace6c8f9ccf4a4a8
-#   text hash     aaa748f6455c2711
+#   content hash  ebcce5f318dfef08
+#   text hash     f52e0c90878139b5
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7db8b145b884a4e8
-#   text hash     3e2c7417862c6311
+#   content hash  9de0137c46e9caee
+#   text hash     2930ad29e5c367c8
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7b31d1ee12921949
-#   text hash     db1ca04fe7b50ab4
+#   content hash  cc8a4253c41cface
+#   text hash     ea768e8724dd33af
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0678d1b9110106fa
-#   text hash     6a1b376ea0ae2e54
+#   content hash  24450ee1afbc83b7
+#   text hash     156dbedd407eb4ef
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  36f242a826f1f669
-#   text hash     009808cc03782986
+#   content hash  d3abf535837ec05a
+#   text hash     e9c448a4062704ce
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e99262901b0d4836
-#   text hash     fb3338fb626ae811
+#   content hash  396590df4802b83a
+#   text hash     f1db183b90d4c486
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

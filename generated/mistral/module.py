@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  acad97a44c03f57d
-#   text hash     41cbb5246cdc51c3
+#   content hash  453bf0a16d863de0
+#   text hash     7f467c983ec5ae0c
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0a2935aa1457d2c6
-#   text hash     e0defd45ae95f2e7
+#   content hash  b9b15213ce80d438
+#   text hash     75db8ed6fd6fe4b4
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

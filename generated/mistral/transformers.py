@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  164ec836f7430782
-#   text hash     567b3df010413336
+#   content hash  b886423837136722
+#   text hash     f06c8eb374cf880d
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3ff7fce749ff74c4
-#   text hash     421354cc4d9298df
+#   content hash  010246de08131c90
+#   text hash     1ef70cafe48e9d32
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

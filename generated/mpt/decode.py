@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  63a3ca2a3cbbf213
-#   text hash     8d3a242ce390d3cf
+#   content hash  acaf480d8959643c
+#   text hash     efc6a7531fe98e82
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

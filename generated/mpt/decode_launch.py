@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2f6deb5d09ef623e
-#   text hash     bbcd2138e21932db
+#   content hash  b9a563afba02e56b
+#   text hash     8d73118f89d84707
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  70d4cc95a4dc5ee4
-#   text hash     080ff23cb721bc34
+#   content hash  f607a59578072700
+#   text hash     566a688ea625a0be
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

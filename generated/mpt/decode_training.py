@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  881ec1914c23496e
-#   text hash     25aa450467661cd3
+#   content hash  b97b2e635db28103
+#   text hash     5f467d09e5db5703
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

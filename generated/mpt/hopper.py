@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e43b50903653dccb
-#   text hash     d4fe793f5810ef8c
+#   content hash  237d4dc86f585c17
+#   text hash     3df7c9c5c2f4a83c
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

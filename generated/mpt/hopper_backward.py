@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  030185078457859c
-#   text hash     eff31c5d64089fc3
+#   content hash  93df5714a3233bf7
+#   text hash     bbdbddbff41e9d9c
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6e484c04d45a6c24
-#   text hash     20566c312f4e9c77
+#   content hash  2f895e79c7779d27
+#   text hash     cea811bb807b08aa
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

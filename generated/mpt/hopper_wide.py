@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  99534c6b206b9bd7
-#   text hash     dbdbdf76d37ef405
+#   content hash  9522a25458a06093
+#   text hash     75a19cf486771058
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

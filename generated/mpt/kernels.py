@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fb22e3633cbaa04b
-#   text hash     8371a9d0cc51effa
+#   content hash  e97b713975ec088c
+#   text hash     cb5c5dde26a3df9e
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c8e1ca82d2b063fe
-#   text hash     4d7df0c00c5743d1
+#   content hash  06bdb72739fedd63
+#   text hash     0dd44e709ff5fa3d
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  215177f5a478246f
-#   text hash     b6cf3256196b9ddb
+#   content hash  98184b3745d241a5
+#   text hash     dc64092d6f9d8919
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

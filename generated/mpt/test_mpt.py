@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  60bb9382563c3ca5
-#   text hash     d46e096fca33d465
+#   content hash  681dc2bd76e275f7
+#   text hash     34a71c7473ed6ef7
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4c3a68ec7ebdbfb5
-#   text hash     762e74f62f95f1c1
+#   content hash  ee659595159771af
+#   text hash     b4164dd0c19bd809
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  cbe7d854e85ee4f5
-#   text hash     88694dff22204887
+#   content hash  2c93650fe5781ba6
+#   text hash     9e1764b57b60a656
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

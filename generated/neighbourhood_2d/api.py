@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  fba0581630a73eba
-#   text hash     17cb9fe607a764c4
+#   content hash  16e43ecccca118e1
+#   text hash     bbb32afc52a616b1
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

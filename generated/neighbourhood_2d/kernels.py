@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3e7f617f087efc85
-#   text hash     7c170bd1f5448aff
+#   content hash  63514081ac5361f8
+#   text hash     7546e8b17cbd5abf
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

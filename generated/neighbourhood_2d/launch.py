@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  7d36a2344b132533
-#   text hash     7497a6859f77e06f
+#   content hash  f9d632495e99a0b1
+#   text hash     a18bfbeee030b139
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

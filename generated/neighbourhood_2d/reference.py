@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  922c688c2be01415
-#   text hash     6455bca0aa71546b
+#   content hash  fa89f5cb2eaeecf6
+#   text hash     8728748d3098bbb5
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1aba56732fb632e8
-#   text hash     bbb0485ef93bea76
+#   content hash  9f7f8104c138e2a4
+#   text hash     3ad439998ad2c895
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

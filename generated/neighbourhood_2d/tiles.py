@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c901a2e00841a3a8
-#   text hash     c11a40b3e1db1d27
+#   content hash  20fdfe07d1e25480
+#   text hash     251ee86fbd3b2414
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  95cd637c4a33ded6
-#   text hash     fbc2f735cb8e5721
+#   content hash  ce4b09d28d62709a
+#   text hash     90b2b2426389ddac
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

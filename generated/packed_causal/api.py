@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b66cb98db18eb586
-#   text hash     43814da4631ac760
+#   content hash  7536fa4e4d828e0a
+#   text hash     4486dbb73ca73114
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

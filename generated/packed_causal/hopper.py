@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  08e2d0447ba04eb1
-#   text hash     fe5161d79500fb56
+#   content hash  3c05dc23cb23b672
+#   text hash     548fb97d643914cc
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4da7492cc9160784
-#   text hash     1d884bf1fa094b6a
+#   content hash  e6de1ff92a0779ae
+#   text hash     bc2f6d1b1e6b4ea6
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

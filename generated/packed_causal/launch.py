@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f44d3b6a3b07ae5d
-#   text hash     9cbccba17ade171e
+#   content hash  fc90e7014d7e7be5
+#   text hash     50941d832aa123a2
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

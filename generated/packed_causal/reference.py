@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c127d816b8ccb12c
-#   text hash     2c64bd869bc06200
+#   content hash  ae57c8d1fdc1988c
+#   text hash     f43b4fe02e048092
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

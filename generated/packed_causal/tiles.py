@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0e6b0ede24df1ab0
-#   text hash     fcd476e72ccb2165
+#   content hash  9a5ed719d0619b9d
+#   text hash     ef29219617dc33e7
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5af34beb7942bac4
-#   text hash     772ef93b18f7f398
+#   content hash  3f8b50b06d0c0430
+#   text hash     a44d4fc4e4f1f551
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  abfc40c91ab63e5c
-#   text hash     5eb2030f0c0f0684
+#   content hash  a7af041dcd3387d7
+#   text hash     12fcdea5d6669f22
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

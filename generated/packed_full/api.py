@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e6e1e7ead57cbad9
-#   text hash     9abcf8a066e2f64b
+#   content hash  0e312c5df276f927
+#   text hash     c4b04d2c3a570fa7
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f0d6cb71fc622039
-#   text hash     4cdab79cdc87a8ac
+#   content hash  d10a3611eba3fa1a
+#   text hash     3fbaa928fce2a213
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

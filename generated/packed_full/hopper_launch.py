@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  67a0969f78d6a87b
-#   text hash     4016c536cbd38070
+#   content hash  67ea38844b4ee9d7
+#   text hash     fce8c1ee8d4293da
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b523674fdb9d5598
-#   text hash     50b72700b7dceb9e
+#   content hash  bad791ac484dde04
+#   text hash     c2bce262f7973f0a
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  bbd4a163d59c0d69
-#   text hash     deeded8a5b335e88
+#   content hash  0637761fe4fdff38
+#   text hash     7a00bdae075dfb47
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

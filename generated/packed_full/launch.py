@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  418f2dce99db466e
-#   text hash     fb356ad3ddaae764
+#   content hash  98151525391becd0
+#   text hash     8332ef167b288875
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

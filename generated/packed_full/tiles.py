@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a5d36ecef4362275
-#   text hash     cf8c130a3a9f431d
+#   content hash  c967f6b296b28806
+#   text hash     3df88252fa5f43ed
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

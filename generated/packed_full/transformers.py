@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5a96bc069fe0b451
-#   text hash     fb6460f08a9b8e57
+#   content hash  a768d7dbdf9eddee
+#   text hash     a21797b06f491bc7
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8154fb1faca56f7b
-#   text hash     eed591a930bfbcfb
+#   content hash  4b9a565c17bbed1c
+#   text hash     049108e7da892466
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

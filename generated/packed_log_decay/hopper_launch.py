@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a3790a778c2137fa
-#   text hash     afd4587e2d6e49dc
+#   content hash  22cba72877114ff2
+#   text hash     98d10bd915aaac98
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

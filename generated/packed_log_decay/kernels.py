@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  f3a2187b80b22be0
-#   text hash     ae05afea9c12b235
+#   content hash  ccf314b7662f6974
+#   text hash     7c49bd8038d88859
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

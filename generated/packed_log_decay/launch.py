@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d1efbfbe8d974272
-#   text hash     d3f8b9b65af9df71
+#   content hash  e5c1736f2d20165a
+#   text hash     66e40dbb6c4bbc03
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  41a87c9c987d3979
-#   text hash     e55d7a5be9cf47a5
+#   content hash  7c7145195a2b6f8c
+#   text hash     369473a7e7069b5b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e0d594a5c8038b37
-#   text hash     0ec7a41181d6e2b1
+#   content hash  7c8c71f5c39718a7
+#   text hash     320875f1407b5b6a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

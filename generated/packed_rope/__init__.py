@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d3e920d81f4cd5ce
-#   text hash     0afbc32fdc20b127
+#   content hash  23831df87ba9bd21
+#   text hash     935f2ec940dea31e
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b487f969dc2b3467
-#   text hash     73b550e39ccf0dc1
+#   content hash  1f6d4157d540ccff
+#   text hash     b10fc6d028be6648
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7c441d50e36683b5
-#   text hash     6e1f18495dcc5b7f
+#   content hash  8c03dd1ed263235a
+#   text hash     62541693577ffe36
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

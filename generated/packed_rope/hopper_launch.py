@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  bb0d935934211cf6
-#   text hash     582ac4d405a8db82
+#   content hash  76847cff87fec560
+#   text hash     5a3caa0f27755e2c
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

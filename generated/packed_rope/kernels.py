@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e929c88fc1a1fab4
-#   text hash     90b46dd8baa8fefe
+#   content hash  0401b0dfc7810fc0
+#   text hash     00a9efe2a8cb8b41
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

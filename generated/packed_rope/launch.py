@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7845418c7d1b494d
-#   text hash     e111f57ce092c90d
+#   content hash  d370d8ec5c57888f
+#   text hash     2589347644b249cb
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

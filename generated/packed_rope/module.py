@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f485d624351732e6
-#   text hash     a6b7fcc0bc258574
+#   content hash  89e4497a887bf7a4
+#   text hash     92a7b83f6aa7d044
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

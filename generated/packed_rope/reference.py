@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  90342ef57b32de71
-#   text hash     12d798b275dcbd34
+#   content hash  bb7669cd2ff30720
+#   text hash     1e2af8547cc074f4
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

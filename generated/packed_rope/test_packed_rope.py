@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4fdfbcaf9bcf18cb
-#   text hash     321134f970e592de
+#   content hash  1f009a88151065f7
+#   text hash     311e01f8fe92c349
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

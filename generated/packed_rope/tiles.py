@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d3977f37037b3be6
-#   text hash     5fb86e44e402cd07
+#   content hash  783393d83d4eb6e1
+#   text hash     e5be9d7bab1b95c3
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c358b748198bae19
-#   text hash     e59564d798c58ce0
+#   content hash  515d12157e3b6f9b
+#   text hash     f9cab4905cea8a37
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

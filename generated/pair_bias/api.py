@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  408d543571981d76
-#   text hash     58c180d1e37047f0
+#   content hash  e16625099fa7145b
+#   text hash     2381114b7f26330c
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  016c1f175691069b
-#   text hash     1e030363dbd44dc6
+#   content hash  493aa2c9ad555844
+#   text hash     cd7fc1909668ff3b
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  12b536d6daf8e86a
-#   text hash     8acf9f1b2431cf52
+#   content hash  1d6fa8cbb2ada704
+#   text hash     fde92e7030c159b9
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

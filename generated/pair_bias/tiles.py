@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d9b88619316d9938
-#   text hash     6df821fcab5d81c8
+#   content hash  e6c16b83b14b7410
+#   text hash     d7fb7fa4a9b8af65
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b9821a6a5a377670
-#   text hash     633118c884bfa945
+#   content hash  c822d5c0e1c98799
+#   text hash     d72accd375332f98
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  154d259a5539ee13
-#   text hash     53da60ee68e63455
+#   content hash  07d0c525339bc636
+#   text hash     21e49615a0c289d2
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9242fed6ba81baec
-#   text hash     7b27b783b24b8cc9
+#   content hash  1989228037db77f5
+#   text hash     058947400fa10bdc
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

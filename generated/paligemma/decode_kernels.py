@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6646251702b56b82
-#   text hash     8ae8f464e9142000
+#   content hash  9e4ddf2962788dd6
+#   text hash     25f2aa3278e2bb20
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

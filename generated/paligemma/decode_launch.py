@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6dfbc39575bca29f
-#   text hash     332cfad755c07f23
+#   content hash  2b8926c6c116265f
+#   text hash     2e7f162d8af89ca6
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

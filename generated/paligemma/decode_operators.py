@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3691fbb2efd7a69d
-#   text hash     1181392381309c7e
+#   content hash  36aa2bcd3769cffb
+#   text hash     70d34ab3864ca8d2
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

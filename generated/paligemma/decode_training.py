@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  fa325dcec281d6e5
-#   text hash     602d098485df27c9
+#   content hash  2f37d866dd79caa9
+#   text hash     dbce35999edddce5
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

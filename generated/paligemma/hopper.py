@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e95f160b80d3bdc9
-#   text hash     23e1779aefd8f63b
+#   content hash  efc8e1ed5ac03d9a
+#   text hash     581a47fea3c62fbc
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8078b1627f0f5105
-#   text hash     ac967d03e043af9e
+#   content hash  418d2bd766e77a27
+#   text hash     56589b1f2fc5c4ff
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a517c83aec074cd2
-#   text hash     1ba2314254b3fa5f
+#   content hash  d75af0c54e41e02d
+#   text hash     767832617f040b4e
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

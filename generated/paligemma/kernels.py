@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  aee3a7527843af89
-#   text hash     2dc4635273373f51
+#   content hash  c587f5cc66ec3a07
+#   text hash     7ca8e92aaa88b6aa
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9257fb95f76ca951
-#   text hash     cbcaeb3f00b82a13
+#   content hash  97adecc6ef233572
+#   text hash     f86b4ebe57c9db97
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

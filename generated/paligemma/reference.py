@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  cb38c2a9f62b5747
-#   text hash     2a25cf3409811dcf
+#   content hash  bf7827ca0777efd5
+#   text hash     77957891da372304
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

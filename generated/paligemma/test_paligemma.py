@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e433cbc907684d9f
-#   text hash     d1b467355d29fb80
+#   content hash  7e64a07228e530a6
+#   text hash     ab290e4f2906850d
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4366d82fbe776f37
-#   text hash     2e1c4adddcb24ddf
+#   content hash  29fc586669812fb8
+#   text hash     2fa0f428bc71a322
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

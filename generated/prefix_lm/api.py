@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ce8dd37e17e2f662
-#   text hash     d6d343254e46fd07
+#   content hash  4bd6b1119f808a1a
+#   text hash     f564019c879e2b62
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d0b9097153609a96
-#   text hash     e1f17eade3f0ab49
+#   content hash  7be1796e1e294a11
+#   text hash     8393387b1b629f2e
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ca905e016e8fc6b3
-#   text hash     f12673765c90eb49
+#   content hash  5c9bbf01564180c6
+#   text hash     82e35a21852e6558
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  99c561f0d7b99e9d
-#   text hash     ca27bd6302600a97
+#   content hash  2faa2c5632093796
+#   text hash     a73b5108c7f518be
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3ef863119f311d2c
-#   text hash     7581ae0f625141c4
+#   content hash  b0a20141910409ab
+#   text hash     67da17bb0b199124
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

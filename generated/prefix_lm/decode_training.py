@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  736847b51935e6d8
-#   text hash     a2f1bd5a2e991067
+#   content hash  9ebaccd3886b1c12
+#   text hash     2a7f29a0facc2e0d
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3cb2135a6308e23d
-#   text hash     598e5dccfd7fdbb0
+#   content hash  45a7015f2f2fba12
+#   text hash     257c061b7cb5942e
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0455ac2691ea9684
-#   text hash     96188a932b2c5b64
+#   content hash  ab753bb6d1ce0d50
+#   text hash     322395f75872d219
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

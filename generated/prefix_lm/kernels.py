@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  87f97d79353c1fe1
-#   text hash     b723ba34b5e35335
+#   content hash  81abe1138b7cfd5f
+#   text hash     2005637b9cfc0aad
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

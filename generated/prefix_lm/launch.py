@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a58cb320995cc146
-#   text hash     4a04fdf9c018a1b0
+#   content hash  2b6c2f0464c88e41
+#   text hash     b56f9321e1bcbfc7
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0fd3bbb1613ca0a3
-#   text hash     0466b1d8de9185a8
+#   content hash  3de60de259ed9fc7
+#   text hash     ec7758853b9b8d37
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

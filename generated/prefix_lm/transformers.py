@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  14b2ecf74423c040
-#   text hash     4df88c560016fc68
+#   content hash  c8a825bcd763f107
+#   text hash     39ccf681f1599ca8
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

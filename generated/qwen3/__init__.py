@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  81b7d68e6e75e532
-#   text hash     a19dcf8dcd1f619d
+#   content hash  f689ca3650509602
+#   text hash     20e3a286ef403b71
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

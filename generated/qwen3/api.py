@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e18b8bfeaf96726a
-#   text hash     e80a68ee99ceedd7
+#   content hash  94f48ad071158682
+#   text hash     2ae9bd848d8dde2c
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

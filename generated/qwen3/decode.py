@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f31558aeadb846bc
-#   text hash     bde11417a7e93490
+#   content hash  0d2a1d14bc9f9fab
+#   text hash     6d7fbc18768b770b
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5a50cc32455789f4
-#   text hash     e5b8f35c171e9e6e
+#   content hash  fc29ebc7b3473738
+#   text hash     50dc46fe54edaef5
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6ff5d0b1d06e3e17
-#   text hash     1ac9d527df6f70f8
+#   content hash  fd40e0172efd5a5f
+#   text hash     06b2f4b91804c693
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

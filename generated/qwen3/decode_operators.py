@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0a9fbb843bc2d757
-#   text hash     ecde039e2a96dba9
+#   content hash  c3da186b338f07cb
+#   text hash     fa568a37acd0148d
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

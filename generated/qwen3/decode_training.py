@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  92a9015f53626713
-#   text hash     f1a335460d760df6
+#   content hash  f2771183be4f39cc
+#   text hash     ef1d502da41e11d5
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

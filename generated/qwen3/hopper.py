@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c8d6ef288819719c
-#   text hash     ecaf8481e74f03b5
+#   content hash  1f76c65610b3dd57
+#   text hash     093ee55834156149
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  21d897eca5f757ed
-#   text hash     12c9bf8ff5f251e7
+#   content hash  7f08491777f607dd
+#   text hash     1d2324da0a72389e
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  94b99621a40e571d
-#   text hash     acebfa1938936780
+#   content hash  e94e6eb0e7142678
+#   text hash     b0e16a924e8ac7b5
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c0a5cb9bb1c111f6
-#   text hash     7ea07d66d7624bc3
+#   content hash  8e8279eae8a15689
+#   text hash     0471e72120117070
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

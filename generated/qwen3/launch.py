@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0ddd55ac6092aeb2
-#   text hash     c425da1b591b3736
+#   content hash  ba327d22da0b1c79
+#   text hash     83d25e05cad76bcb
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a58445d22f3524d5
-#   text hash     1bdb3777052d95dc
+#   content hash  1e53aeebec145ebd
+#   text hash     8560a583a898b72d
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

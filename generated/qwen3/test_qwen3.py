@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ad8b04a4d138e374
-#   text hash     a626847f91d6aebe
+#   content hash  a01d3f08c1070f79
+#   text hash     f05303442ad74b8d
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

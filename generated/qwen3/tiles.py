@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0bd6e375e95f6e47
-#   text hash     69f704251856e0af
+#   content hash  dd06610418d4b657
+#   text hash     7db320a9fc4b0ecb
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  326b535c73ef0bee
-#   text hash     3815977bad27c17f
+#   content hash  bc30e9ac20bbc6d3
+#   text hash     a81645e4052e371c
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0cd1d0961f3d1aa5
-#   text hash     aeb60a4f99a968d5
+#   content hash  2025d03421e6bbec
+#   text hash     bb66951d20500a11
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a2db9de8246e70d2
-#   text hash     a4534b9ff5b6798d
+#   content hash  b72f4bf354c1f9a3
+#   text hash     92d58b2def42e89c
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

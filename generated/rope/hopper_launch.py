@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0db4ece6abfa4c8f
-#   text hash     feeb1138dd76320a
+#   content hash  95500777f3de2a5c
+#   text hash     1e7b9ca232643354
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e5539dce74c95701
-#   text hash     93414962d5969db2
+#   content hash  6e7ee04e01ffef67
+#   text hash     245b02f17c24678f
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4ed4d65b05116fd4
-#   text hash     2e9cf3d481a6d89a
+#   content hash  4a638f636f131218
+#   text hash     b2fe3e6cd1f047b9
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2c2c35459a260d19
-#   text hash     bc58dacc0c366961
+#   content hash  f06da43c749c9f96
+#   text hash     1de60ec79f43ff3f
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c437324774adde4b
-#   text hash     e67c088c5a7eaf99
+#   content hash  0d30f6d3b9001a01
+#   text hash     ee43cfc8f10630d6
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f6be26a828ed966d
-#   text hash     7a6e1f38117ac84b
+#   content hash  2c12a03ab8fdc19c
+#   text hash     44288572d50704d3
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  dd98c0db9eaa059d
-#   text hash     df952124ed115da3
+#   content hash  0ccc0bd3a6545f88
+#   text hash     a031bbc971edd1c1
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

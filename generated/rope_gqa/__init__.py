@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  028ed2334e36aca5
-#   text hash     c6e00ce54220f2b1
+#   content hash  9da15e21daba323c
+#   text hash     97dfa7782a20621b
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  8aa9c8f627df7263
-#   text hash     4afc6f4836aa59da
+#   content hash  254e3ec22835b857
+#   text hash     d14a38f7799cf8ef
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

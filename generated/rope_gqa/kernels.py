@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  43247207d551e456
-#   text hash     d625f3911066ddbf
+#   content hash  8dd88235d9f1d92f
+#   text hash     8f62b82d2532e062
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a25d45af327c7404
-#   text hash     eb1edf5fb44c0dd5
+#   content hash  ee7fec0e709cf4ad
+#   text hash     fe39bd722a379056
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  adc71a032ca61bc4
-#   text hash     acf69d0d715f5a47
+#   content hash  49edf94a53ca273c
+#   text hash     ecf21a73ed32457a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b49214c189c104ed
-#   text hash     fa8dff3619b5875d
+#   content hash  3881dee1e826f30a
+#   text hash     bb5666a796d736c6
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1827a7e13e6142f7
-#   text hash     62e191491cc8bfce
+#   content hash  59eea56f512da9ee
+#   text hash     9ce4c48c1aead430
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

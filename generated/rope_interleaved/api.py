@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4968f6e3a3d3c344
-#   text hash     075c490dd7dde1cc
+#   content hash  049e5de1b75968b0
+#   text hash     7a6b9ccdae48a7ea
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

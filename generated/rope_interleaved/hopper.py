@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  04a103f17209bdb3
-#   text hash     c2744cc0c18e99bb
+#   content hash  e092e151ecad9a54
+#   text hash     ceb9f4e4a7795ce6
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  97dcc2121d53cbf0
-#   text hash     113b993a83f9c601
+#   content hash  8d4988bc5b46b94f
+#   text hash     ae499a7a99b0299b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  13cf1fe88e075cb6
-#   text hash     1ec9b7eb0f006cec
+#   content hash  9a713de08465e539
+#   text hash     39df7afcd33c306d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

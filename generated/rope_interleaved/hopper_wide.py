@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ee16786c76e4836c
-#   text hash     7ba013ed4b38c68c
+#   content hash  1674fc0bf2f45259
+#   text hash     669dd2958fb0e44f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  158b027652df4b4c
-#   text hash     2c6db9e65af83e74
+#   content hash  a17d4c256fa7ff50
+#   text hash     4fc3b93875c2e2ec
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  aafa89eb3497454b
-#   text hash     101fa18c1c4ca5d3
+#   content hash  5b5c5f5475fac32f
+#   text hash     4f4f9090ac6020d8
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f980a0acf52c0e6a
-#   text hash     6bd7bab64d1c3054
+#   content hash  492158ad4a835993
+#   text hash     951d5c597d20ba94
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  35b1d22b2a63eac0
-#   text hash     b1780bfb711b5952
+#   content hash  51abceb3d2c3538e
+#   text hash     504ca756fdb181e1
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

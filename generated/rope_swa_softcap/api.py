@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  78b756071bf1a375
-#   text hash     3321887dee74a18f
+#   content hash  0a66bf0ff37dfae4
+#   text hash     ba6d12ca518c4575
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

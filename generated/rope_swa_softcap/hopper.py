@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  71283b2bd86f0814
-#   text hash     3da8731b1a774585
+#   content hash  c48fb91a9832ff08
+#   text hash     4dd9d378a95cd2e1
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  943ec0ab1110f920
-#   text hash     b1823f25315bb684
+#   content hash  dbdc228f5b91a415
+#   text hash     22d408603f2f64f5
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

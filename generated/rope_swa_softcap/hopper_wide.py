@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0f86ebc2d690efb9
-#   text hash     8c4725670acf2418
+#   content hash  9e1c51320b63a5a4
+#   text hash     c295fbe4c0d8582f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

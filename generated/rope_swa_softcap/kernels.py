@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4fff46311c2f18ba
-#   text hash     cbbc1cde62096b14
+#   content hash  43863ec944de0447
+#   text hash     1ad4885dc3c04ef4
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

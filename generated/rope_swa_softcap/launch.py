@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f1563eb8f3c710cf
-#   text hash     322cc8cdba505872
+#   content hash  d36eb5d9e0d43e3c
+#   text hash     84033ed228fba2fa
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

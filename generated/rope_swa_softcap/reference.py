@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c079d6811aae1f78
-#   text hash     43e398685ac4626b
+#   content hash  2a67f6dc3142ce4e
+#   text hash     f018bdaf905581ae
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0cc8c90e89019bd4
-#   text hash     e675a96da56b2975
+#   content hash  8b5df03b12301140
+#   text hash     ece6c4d56fc07e5b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ccd790ee98032ff9
-#   text hash     e87ae9ff5dffccad
+#   content hash  e3fe3724e58d0074
+#   text hash     44ec37acc7504e46
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

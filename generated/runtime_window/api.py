@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6620655c773029cd
-#   text hash     2723c02f0f8dd3f6
+#   content hash  d6bdb382f7abe0b1
+#   text hash     7a1c03220590b756
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

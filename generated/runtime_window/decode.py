@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  5c81702a0dc260aa
-#   text hash     6bfd610a674938eb
+#   content hash  e8a826f7d5fae17a
+#   text hash     3dff9777cbe09c7a
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

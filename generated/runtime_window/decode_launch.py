@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  54a67e7b5d9da48b
-#   text hash     361da3a52efacc1c
+#   content hash  86985b1552a739c6
+#   text hash     ea423507135688f9
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

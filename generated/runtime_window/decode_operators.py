@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  5a34a153f891b73a
-#   text hash     63b11e02a495579c
+#   content hash  460f04fd7e22e67a
+#   text hash     c6284059a96ec484
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  59b07f4c969e9619
-#   text hash     500f4a6f0b185fd9
+#   content hash  80a2d4aa681e772a
+#   text hash     ba6d0420d0fd3d26
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

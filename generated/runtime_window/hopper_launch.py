@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8dabd97b344fcc97
-#   text hash     60400268bd3cc1c6
+#   content hash  51fc603525baeb89
+#   text hash     197b36fc3fecd522
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

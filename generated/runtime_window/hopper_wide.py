@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4c9c344b61adb1ad
-#   text hash     47ad1edae68919fd
+#   content hash  dde2ac7c072a22a8
+#   text hash     fbe66ecb59afa57c
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8227c1a1353c326e
-#   text hash     8654a632fba3d32f
+#   content hash  b4e85fe3ac7b3828
+#   text hash     569299e6ce9b6787
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

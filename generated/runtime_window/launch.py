@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  73121abd47b5e426
-#   text hash     b385d3ec769b890c
+#   content hash  b15e7e1d4b202cfc
+#   text hash     c874e2e676bd661c
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

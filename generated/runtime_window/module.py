@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  fef4d68ef517b0ab
-#   text hash     092094a6779d379a
+#   content hash  2ed51bbcbf69ed90
+#   text hash     ed3e8073060ebffb
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  68ef1b468e2abb3f
-#   text hash     326370c3495dc7a0
+#   content hash  47d447b6fdbcc53a
+#   text hash     1536bec385c70a90
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  22f6cbad160ef6f0
-#   text hash     ce17f76e8fa1d9c5
+#   content hash  bc6dd95e62e168be
+#   text hash     de32da12530914d0
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

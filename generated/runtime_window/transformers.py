@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ab83b6a27cb876e2
-#   text hash     5d2a156f20eadc9f
+#   content hash  7c7b62bdb176aef2
+#   text hash     efe831e4de8d3419
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

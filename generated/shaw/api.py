@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  ab79f91e47c95b69
-#   text hash     75cbbad2d5812352
+#   content hash  e99ca2f9f3e9aec6
+#   text hash     4bdbf32da213a76b
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  158b8229c91e210b
-#   text hash     2481c28afa788444
+#   content hash  25a6eb6218c443db
+#   text hash     e8b823e70c2188bc
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

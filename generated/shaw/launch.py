@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a7351f77bcda4806
-#   text hash     06b272c05772f664
+#   content hash  fcaa0b53478157ea
+#   text hash     7696b2ce145176ea
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

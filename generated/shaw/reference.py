@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  47b3f59813e595c5
-#   text hash     8a4d74e983f202b9
+#   content hash  55c9d9e873acbdaa
+#   text hash     5e5e01a8a23d2ede
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

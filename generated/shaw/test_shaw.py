@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a7721bd8ccba0528
-#   text hash     0b22948c711c9921
+#   content hash  c513b0445ece7e82
+#   text hash     1f58c468f4f6ecf5
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  6c6a359f2d0103a7
-#   text hash     c9949ed313e1ca0d
+#   content hash  27f86c4b6421166b
+#   text hash     e3fd4241d43b0d73
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  33f26c0128c4e956
-#   text hash     b5defcd7a9d834ab
+#   content hash  474f8b2973922b08
+#   text hash     79b545a80b6fbe4f
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

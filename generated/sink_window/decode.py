@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6802691fb045b46f
-#   text hash     d71c84f9ab09c785
+#   content hash  76f9bc40e9b93108
+#   text hash     667e96cc5d263a36
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e6bd2c0e14b47019
-#   text hash     1ae5026cd287c6e0
+#   content hash  8cd1aa1ba159146c
+#   text hash     68221c65731435b3
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c9b3e81df6180130
-#   text hash     43aa81ecc93975c3
+#   content hash  074220fbfa144b87
+#   text hash     333e16191fe2a496
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

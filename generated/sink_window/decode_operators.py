@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b65e42d0b7b4c144
-#   text hash     de8f098a4530717f
+#   content hash  2a6b415970a43888
+#   text hash     d4519cceb3de1d85
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6e8f06765e9e46f4
-#   text hash     3d620b3a3f9df5b6
+#   content hash  8ffb6b1b93e6b5c8
+#   text hash     1a370a784faa814e
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3ae5dc742c0e3344
-#   text hash     77549581c35e51c7
+#   content hash  f5bef645da1ee9cc
+#   text hash     68bc371e4d5e5bf8
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

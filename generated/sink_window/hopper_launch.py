@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d6f58130168b42f8
-#   text hash     f20d5429c5127956
+#   content hash  3924bce0fdbbbcca
+#   text hash     af11976d898f074d
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b19c3292ea7da27c
-#   text hash     2bfb207fe0428b11
+#   content hash  90602ccb37190146
+#   text hash     1a9d11086ee24f0b
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  227a58fb882de6c4
-#   text hash     c3b5a61c6f1f99bb
+#   content hash  e29c8c5d5137ee2e
+#   text hash     6c4ba3f23633a656
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9bb732a90d543f46
-#   text hash     ef1538cfdcd3dac8
+#   content hash  5bb4f25f6d148f2d
+#   text hash     de815af87f4eb1e4
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

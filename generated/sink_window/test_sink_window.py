@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ae0064da9f0a3491
-#   text hash     199f698ba708e76e
+#   content hash  7b7814f982839b37
+#   text hash     6011baa7f9768b2d
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

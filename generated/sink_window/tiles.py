@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fc6be51f2634f2ec
-#   text hash     83f1ee8f81e30001
+#   content hash  36046e38455b8acf
+#   text hash     369277e4a2f22169
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

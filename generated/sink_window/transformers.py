@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2b5f3c7718d8d07a
-#   text hash     6126644ebde2b299
+#   content hash  62423dc1c6491f19
+#   text hash     0c7b49e3fa0612dc
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  04ad51f374e547f1
-#   text hash     779b7d88a657b274
+#   content hash  db07b897f99ab564
+#   text hash     afd675b02afdd368
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9abf429f299040cd
-#   text hash     24b3bd2958cd48fd
+#   content hash  3a938fe03bb649f5
+#   text hash     d863c030351dfa5e
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  74386a9ed0192fae
-#   text hash     170493c525a7bddd
+#   content hash  d3aade196b601acf
+#   text hash     89457c3a36a1fef2
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

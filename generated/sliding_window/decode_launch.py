@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4f98454198fbec72
-#   text hash     bc50f687b274cd19
+#   content hash  a244a3430a54efd0
+#   text hash     d9445e2a94d27c5c
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  49131bae3a168156
-#   text hash     15a025badacaa993
+#   content hash  d68803ca8375115e
+#   text hash     a0cafacc4419a00f
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9a9ea7f49be97c5a
-#   text hash     6a8ef5f506019493
+#   content hash  e36dadd59cfe45ee
+#   text hash     7be5849b311d793e
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

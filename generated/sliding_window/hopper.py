@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  72715967dfce1fed
-#   text hash     8931719e8d7ac5c9
+#   content hash  d6f40787e2375660
+#   text hash     eac284bb3a59cdc2
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

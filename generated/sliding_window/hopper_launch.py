@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9a600e89ec70930a
-#   text hash     dd2bc6256daeff8c
+#   content hash  379892b0c0f92617
+#   text hash     6daf069da5fc7bff
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

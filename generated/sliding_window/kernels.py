@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4a80d1fd261f9b8f
-#   text hash     a7fab6e4a07bd3f1
+#   content hash  7596485ed4611125
+#   text hash     d0c17daecbf2f9ec
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  eec7a20d5e9947c3
-#   text hash     41163d4d06ad393c
+#   content hash  0ca2ea30563345f0
+#   text hash     868fa9fe1871fd87
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

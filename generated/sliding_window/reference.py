@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  60c0d0b6a90c7961
-#   text hash     fc27d6090216d3be
+#   content hash  b84d0f9c4b54d020
+#   text hash     408736ce36173fe5
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5193021bb08cabd5
-#   text hash     fc58c872e0decb63
+#   content hash  82d02b9aafa273d2
+#   text hash     31610c941c9eeea9
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

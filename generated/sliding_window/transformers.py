@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  53f3e0e80b1b50ae
-#   text hash     0203d61693a45270
+#   content hash  0f453e5c485e9cb2
+#   text hash     bf10731b7c23f2f5
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cca8e6658655a7ce
-#   text hash     a4dde03c2a6d4576
+#   content hash  a4959fb74aff8427
+#   text hash     9a75abeae2b865aa
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

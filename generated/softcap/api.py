@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2d6fd89b670260a1
-#   text hash     4c81c0ae746ab154
+#   content hash  841f2c48cb6574c8
+#   text hash     a70f4ff2a61b09d0
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

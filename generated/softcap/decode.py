@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  71efa200c3b522bc
-#   text hash     6cc7e6a7a5ae5074
+#   content hash  4dade9b7952404d3
+#   text hash     2389e0ad72f771e4
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

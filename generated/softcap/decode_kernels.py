@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  238a51236e8494fa
-#   text hash     bc13a8b242c91ebe
+#   content hash  4fd49739519f3ff0
+#   text hash     08d01e059f5404cd
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

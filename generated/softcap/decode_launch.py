@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  72837a8b4eed5c15
-#   text hash     be4ef6c32731579f
+#   content hash  688459c6e0f802c4
+#   text hash     5eb6b758a8481da4
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0b5e9d2838f2f28a
-#   text hash     c66f36a941ff3a68
+#   content hash  d7be6f9a0ec559d3
+#   text hash     2cf30f73a98e2ebe
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

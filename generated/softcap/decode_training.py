@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  76c8ccae076344d1
-#   text hash     545e1cf452f9488f
+#   content hash  dcee1df93b37968b
+#   text hash     de5daa8b8eb9097a
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

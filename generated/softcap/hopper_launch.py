@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  32700c6d8da2c781
-#   text hash     6668631ce6d231cb
+#   content hash  660ae9472ecefe78
+#   text hash     01f8be26bdcd2b0c
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b9c267a032618e82
-#   text hash     bb912ce923f9df7e
+#   content hash  965c8aa3c5ab40ab
+#   text hash     2932bdbc7e98c9ff
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

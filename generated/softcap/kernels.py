@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f9998732e80ac7e2
-#   text hash     e14d217dee79ad33
+#   content hash  b2ee875ade388a96
+#   text hash     be655d53fd7b6c0b
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

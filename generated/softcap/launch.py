@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  83d216fc34ebfc34
-#   text hash     886774a17cf7c39f
+#   content hash  c0276bcdb018d4ee
+#   text hash     ca50fd78d90b83d5
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f957935f47bc8e9a
-#   text hash     e6d0642fdc8e0c15
+#   content hash  1e3cfb5264225eb6
+#   text hash     4a75e2f8f611b291
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

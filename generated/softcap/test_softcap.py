@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5eead81f71a552e9
-#   text hash     b8ce361cd56ccaab
+#   content hash  5b23a0e74c0d311a
+#   text hash     cb38ba99fb2d9fd4
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

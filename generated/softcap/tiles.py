@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1a634f0494317cab
-#   text hash     a368bf797fb4564d
+#   content hash  e35c94d4062b61d7
+#   text hash     d2d8cc5c2b60b3b5
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c2e9989d1292d020
-#   text hash     6b3d5eaba1836449
+#   content hash  d30b8960dc7c4f3d
+#   text hash     5e9a5e0dd0bef580
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

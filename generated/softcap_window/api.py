@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  448db06029b039c9
-#   text hash     2020ae27a5787e26
+#   content hash  3043309af086a109
+#   text hash     c3cd58594300ff04
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

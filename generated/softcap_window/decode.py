@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  55444446daccd0bf
-#   text hash     e9ecc6da59088c30
+#   content hash  439514fcbd113413
+#   text hash     7b5e2512344de923
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  8c6bc34c2ca18f9c
-#   text hash     91d19ce63b76e266
+#   content hash  36e8bbb060c94bde
+#   text hash     88beb14824e0f970
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

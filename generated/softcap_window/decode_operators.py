@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3b94fc4b8d507eb9
-#   text hash     69459946cfb3aec0
+#   content hash  f741eca7aa25772c
+#   text hash     078ff1ac8bf2f7e4
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c5d2dae94724235b
-#   text hash     d446bb0921bba02a
+#   content hash  cc382c639ceb5a32
+#   text hash     f6e81434853945da
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  280e76b8ba651778
-#   text hash     3c07ba474d504e3b
+#   content hash  34e5ba24bd945a2d
+#   text hash     6f9ab79a3251d356
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  65cb77f6793c2f9d
-#   text hash     2a1bec8bdd1ce3ed
+#   content hash  0de98d5d556a84dd
+#   text hash     ff635262f3eee295
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

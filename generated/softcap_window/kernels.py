@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7a080bdf3d8225d5
-#   text hash     eff70f0449067cdc
+#   content hash  c2b362b5132030af
+#   text hash     5a37785dc5eeb8a4
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  93fce5b370d8394a
-#   text hash     389301aa6796baf8
+#   content hash  0fb932123e6ddccf
+#   text hash     c9e6d160d0d13781
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  879036e0a0f10363
-#   text hash     69bc660e6b789219
+#   content hash  ebaef0e289eb760d
+#   text hash     c413093c6cd1282a
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  60f0831f1722ee15
-#   text hash     46bd3f4bc3a32e97
+#   content hash  63cfb584af477c27
+#   text hash     760241dde73bb163
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6ca32ed69d017318
-#   text hash     42b7d260f41194d5
+#   content hash  cbe8b07d8590eb5e
+#   text hash     0fdc570a9087ce39
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9d494503cf24a356
-#   text hash     6f79203f43ee9474
+#   content hash  8fd6ff46ddaa2608
+#   text hash     f4ffa23fadc14102
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b7fedf04cdf220ef
-#   text hash     b900e6fe80a3779c
+#   content hash  fcdde56ec9d3c3ef
+#   text hash     3030389496a351f8
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

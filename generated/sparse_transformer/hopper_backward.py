@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d0c28158607ac43a
-#   text hash     73166f6e97ce4338
+#   content hash  f03b2fc0297531ee
+#   text hash     c5d03b2aa63e72f8
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

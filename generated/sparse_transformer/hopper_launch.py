@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  df2fe354a383b945
-#   text hash     0864cd071f403995
+#   content hash  ffff349d59732d46
+#   text hash     418dd76eb0047db3
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  04e5a5dd48d8945f
-#   text hash     f5875afd0a66ae4d
+#   content hash  556372878d4e52fe
+#   text hash     84cafc036cba81ea
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f0db0b62ef2684a8
-#   text hash     5745d2bc88beba8f
+#   content hash  90cfd35aea2a7276
+#   text hash     26fc9dc41adacbe6
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4637aeb6caf0c1cc
-#   text hash     4a524de6c6e3f406
+#   content hash  8543dcc80ebfc7a0
+#   text hash     77b52928e9247fb8
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

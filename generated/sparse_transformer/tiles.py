@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c67ad0b6b72e0106
-#   text hash     601b968fd3e5e13c
+#   content hash  e325ba082cfc9b3b
+#   text hash     651c704e2197c504
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b98ef1257156edcb
-#   text hash     73938929be4acf3f
+#   content hash  9b3966943c64100c
+#   text hash     16cce2506f3d5961
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  77a19fa577448d11
-#   text hash     6aea781c5eea73d9
+#   content hash  c17b08e17d2b84cc
+#   text hash     1652f144d691ce88
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  22b59685b5cb4a21
-#   text hash     d28b938945c19abe
+#   content hash  2aa211d57222970c
+#   text hash     d1aadc4741bc76f6
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fd78442c87434e79
-#   text hash     778604a0894f050c
+#   content hash  ef0e0124a6548db7
+#   text hash     ed9ff6ee342bb69f
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2fe00ed9d1f52c5d
-#   text hash     baf1a04df6d651f5
+#   content hash  b0fb99f97f2dcd20
+#   text hash     16d5b65c8ee8a41c
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

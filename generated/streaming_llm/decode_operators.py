@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  52b2347135fe4ea4
-#   text hash     ad97bdb0df5a7939
+#   content hash  7fb6c6e9fd5695e3
+#   text hash     28ea011ec9a210e0
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f61639165a2cd631
-#   text hash     aaf651e246123f61
+#   content hash  2e1d0a15fca47b36
+#   text hash     bc0d1be49f879582
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

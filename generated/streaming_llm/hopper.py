@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3027ca4383ad31ae
-#   text hash     edbe5a00a4dc789f
+#   content hash  5dfca0a65b9eee3d
+#   text hash     1b06c25177c56725
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

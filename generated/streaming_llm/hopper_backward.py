@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2fc510fce61f344d
-#   text hash     dcf2f352ced61af4
+#   content hash  86165a85c9948ee9
+#   text hash     de29f9b23d44c7cd
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b4fa941e708c5ddb
-#   text hash     340c2fb38bbfd379
+#   content hash  1ca8bb39d3529440
+#   text hash     af6646a8b1da8f28
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

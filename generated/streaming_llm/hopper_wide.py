@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b7cbcd80386c316e
-#   text hash     e4e812c64da35017
+#   content hash  aa22662200b04f5e
+#   text hash     66cfe37ce8914b66
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c38330ee3f7cb134
-#   text hash     e5b031b482f89171
+#   content hash  89bee6b83d401fe9
+#   text hash     7f342c30c79e5759
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f1bde8ff98dc3a40
-#   text hash     ea6f276f41866ac4
+#   content hash  06fd88129b794cb4
+#   text hash     ce2d8fdd830d921b
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

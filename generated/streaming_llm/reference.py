@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  50ee2d4ee2f4e28a
-#   text hash     0d2a3200fd3457ac
+#   content hash  5ab9b228b1c8368a
+#   text hash     cfa162a3eede7694
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a4f08dfe519c64ca
-#   text hash     dddf8ba36260e6e4
+#   content hash  a2d49eafbcd9bf17
+#   text hash     3bdff6991150a19e
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7d8b517191eb247f
-#   text hash     21b721867580e485
+#   content hash  6f8f11b0260d57d6
+#   text hash     e559180818b2356e
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

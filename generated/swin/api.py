@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ba4395def27af93e
-#   text hash     756dbfb1802fbb21
+#   content hash  25fd3d6c4146226e
+#   text hash     15dd2eca82f80a95
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

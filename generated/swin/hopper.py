@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1aa27e2054eb4fd6
-#   text hash     c00a331c86daea2a
+#   content hash  85a924e1b6897469
+#   text hash     bb4beb75743a7fe2
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

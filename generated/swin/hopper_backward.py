@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3c3b1dbe9539c386
-#   text hash     52e71bb7c6d35596
+#   content hash  edfac4b28febaff9
+#   text hash     4b60b7dac5a2258e
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3e82a150da6a5560
-#   text hash     bde5f91ecba61c3d
+#   content hash  634464f6257d8515
+#   text hash     016f6f668ac56be0
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2957bd53002204cf
-#   text hash     41a15be4120303a6
+#   content hash  d7febbd8569c486a
+#   text hash     a593eb4a14243401
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

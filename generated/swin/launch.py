@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  95742216718591f4
-#   text hash     e32172d436b091c4
+#   content hash  a4403854c0671db8
+#   text hash     ea668e33bfecd91c
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

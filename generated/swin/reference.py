@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3962cb85caaed2fb
-#   text hash     2aebba74c385b4e9
+#   content hash  841848f59d4d884d
+#   text hash     690f3dea7160776a
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

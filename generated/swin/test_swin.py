@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  6a88ba5fd37fbaef
-#   text hash     92ee1164cb95a0f3
+#   content hash  ec2290f049c89cf0
+#   text hash     fb98f03c46a73224
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e9fc19d2726c4e9a
-#   text hash     830dcb72bb236207
+#   content hash  b6e5c6cf474e40ae
+#   text hash     f378a0f8ad9c2c7c
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

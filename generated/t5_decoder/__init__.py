@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d3a2682befe8a394
-#   text hash     4b5bdbe5ce4e3d64
+#   content hash  c6f32ff84e8e325d
+#   text hash     29c0c41ad2477d7a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  77269f512d2e8b26
-#   text hash     ba8e0b1ff952fcfb
+#   content hash  f30924e31e97b186
+#   text hash     025b1edf1b51f639
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

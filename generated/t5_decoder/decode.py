@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c5928c99356536c5
-#   text hash     f82665925ddd23e8
+#   content hash  4297582aab28be5d
+#   text hash     2c21bb505268760b
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5d5fa4481002b176
-#   text hash     09d74382741ad82b
+#   content hash  e96ad1e6cba4d731
+#   text hash     bcf11b9171f47453
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

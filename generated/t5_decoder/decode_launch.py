@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  597420e01524bcd2
-#   text hash     23f0f2e84654edf0
+#   content hash  a8c8e767a5faff53
+#   text hash     47bc9f0a220062c0
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

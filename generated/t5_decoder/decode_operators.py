@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d5506417054d787e
-#   text hash     7f8dcd1683ee5772
+#   content hash  e009a7b4ae8c0b4d
+#   text hash     82e259776742bb58
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

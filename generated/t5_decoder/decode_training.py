@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2ff1f1c677af315b
-#   text hash     271408530f5962f0
+#   content hash  03ee98b241639f3c
+#   text hash     7f37b85a15b21ab3
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  064df4442d5dfbc4
-#   text hash     d43728a9f1232202
+#   content hash  c5f0eefecc829018
+#   text hash     b11d53eb7a6f743b
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  63c8a793f1ee1e7a
-#   text hash     ba240df607bba7ea
+#   content hash  5127aabaf222113b
+#   text hash     a49cd33775c422f4
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

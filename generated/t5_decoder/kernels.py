@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  aaab125f7250b72e
-#   text hash     7b00b0eb6c9182c7
+#   content hash  e55833a98f8b3e2b
+#   text hash     fef1fdc8797c7878
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ab08d1cc80e0556a
-#   text hash     414e12925a5cdb3a
+#   content hash  197d0aef7c1e6ec6
+#   text hash     532f3e81936ecad0
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

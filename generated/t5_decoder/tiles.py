@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c4cfb7c189385197
-#   text hash     a1e7ba2502fff967
+#   content hash  132b32fd354afb94
+#   text hash     b17130ca0f42087f
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

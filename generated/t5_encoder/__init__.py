@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  40224d94c0ac5720
-#   text hash     39943d01196267e5
+#   content hash  45f2b38174538a72
+#   text hash     3bf89b19fd01fac6
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  8f6fd77589ed5c42
-#   text hash     20a08a916c27f259
+#   content hash  b5d2598a0078de5d
+#   text hash     ebae5db3fc49dfa8
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d84d07e6caa09b50
-#   text hash     22ca1dd49cdb8fc5
+#   content hash  91cf2184b5f5af19
+#   text hash     605e007100d6f028
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

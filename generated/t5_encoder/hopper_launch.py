@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  664306b16b129836
-#   text hash     8f04ddb906d0a1fa
+#   content hash  5a2c54a81a82ecfc
+#   text hash     5a104742a834997c
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

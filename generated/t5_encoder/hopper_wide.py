@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  75a6ca355a8c0390
-#   text hash     674380e4412646de
+#   content hash  eba66c630e78709b
+#   text hash     7efc42fd7713adb1
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7aba3d828c885133
-#   text hash     fd0f6c31816c17c8
+#   content hash  f6e38a6262136b01
+#   text hash     6195059c6dc7d537
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

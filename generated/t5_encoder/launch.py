@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c350c829172232ed
-#   text hash     7deb706c8d1fcb94
+#   content hash  896e901ea806afd6
+#   text hash     85bbd91e2efe2900
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

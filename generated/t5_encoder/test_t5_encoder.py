@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0c2599c0865ff3bc
-#   text hash     43f00a39fa27a629
+#   content hash  98e5030685af38b4
+#   text hash     90191357b24d89f1
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

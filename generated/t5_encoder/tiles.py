@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2de15064a555770e
-#   text hash     47f921112352f1f0
+#   content hash  c306c44bf605eebf
+#   text hash     55e99062705e06ed
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

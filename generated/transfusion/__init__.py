@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  621cab473f2dd505
-#   text hash     066678b08cb74016
+#   content hash  cad4a9021e67eb93
+#   text hash     4816c022efc34e31
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d93f7f4a7d3a9c7e
-#   text hash     875e7c828438cf39
+#   content hash  c45db6ae6cf449fb
+#   text hash     d210002ed85a2ea4
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

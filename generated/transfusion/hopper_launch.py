@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b425091360135a21
-#   text hash     5746a3a5bfb5da2b
+#   content hash  b637dd00fdf5cae9
+#   text hash     b2ef57843a7cb723
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1561bec70b66ffa7
-#   text hash     7f44906aeba48ffd
+#   content hash  bf9e3e8cf8cdead6
+#   text hash     2236ad02b3bfbe0b
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e375a708836240ca
-#   text hash     3f20d2daf320a2db
+#   content hash  faeb16b1b37a2c25
+#   text hash     21e22c201b232c3a
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  322c8c57e70f67eb
-#   text hash     18d736d2944c8800
+#   content hash  91ec961e14081199
+#   text hash     248b69487b5c2044
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

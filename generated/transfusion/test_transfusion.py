@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  46d03c238faeb9ec
-#   text hash     544ce6767d3dcf92
+#   content hash  b9cc654dd13357d1
+#   text hash     1f08eb3672340480
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  234c6c9091df87a6
-#   text hash     3611c41b708ad0d9
+#   content hash  d84cb23a01c4146d
+#   text hash     ba3d41e9c23a489d
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

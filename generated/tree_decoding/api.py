@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c1c58af46e79c7bb
-#   text hash     5edeff17e3a2c5a7
+#   content hash  e03ad3c0fb3c606e
+#   text hash     96c596548e49e683
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2ea5c39f4c9c2df8
-#   text hash     55f0b25847efba02
+#   content hash  2e327200b8c7ebab
+#   text hash     fa2fdc1a94fbdee5
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

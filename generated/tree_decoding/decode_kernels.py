@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2bd043e8583eee8b
-#   text hash     f3c16002e0d77a96
+#   content hash  c87fde1ab0e18a35
+#   text hash     5cf4cca9166a0c91
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

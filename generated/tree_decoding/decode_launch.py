@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  26f7c8808e5272dc
-#   text hash     530104c1150b5401
+#   content hash  2545a0730e614992
+#   text hash     2df7e71131dc820d
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c0d943ca52f754c7
-#   text hash     587169ba4f9be8a1
+#   content hash  a6bfc2becc3425fe
+#   text hash     2827ff72f77e4c53
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d701604aa3c47030
-#   text hash     4503b3c10e8f59dc
+#   content hash  736b2ff4790de271
+#   text hash     e98e8b5830024c81
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

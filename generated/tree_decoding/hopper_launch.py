@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  16d0074b5d844594
-#   text hash     c49c6dfe7b7dd172
+#   content hash  06ef8b2de5c55975
+#   text hash     7f6a41280d9710a3
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0a11831035228809
-#   text hash     ff0795e8a0487d2c
+#   content hash  70675cfd85e78613
+#   text hash     ddf9423f60b9b602
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d41aac8d7e3a488a
-#   text hash     21fc51a2ea6f2636
+#   content hash  9a3042babc48e5cb
+#   text hash     ae6982a55bdb07d0
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

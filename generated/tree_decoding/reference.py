@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  df1d27cb58bea79b
-#   text hash     80b06cf148fbd26b
+#   content hash  311479863d401a53
+#   text hash     c94548bb0215d3c7
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  1176a7ff42b6fdbe
-#   text hash     adc1cbd8afda0586
+#   content hash  ca08b882f72253eb
+#   text hash     47000cae3f886988
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -159,7 +159,7 @@ def _without_sign(extreme: Node) -> Node | None:
 
 def _widened(node: Node) -> Node:
     """An operation on whole numbers with one of them as an int64, which makes it one of int64."""
-    at = 1 if node.args[0].op == "num" else 0
+    at = next((i for i, arg in enumerate(node.args) if arg.type == "int" and arg.op != "num"), 1)
     args = [Node("long", (arg,), None, "int") if i == at else arg for i, arg in enumerate(node.args)]
     return Node(node.op, tuple(args), node.value, node.type)
 
@@ -171,14 +171,18 @@ class _Triton:
 
     def print(self, node: Node) -> Text:
         """The text of any expression, whole numbers in the integers that hold them."""
-        if node.type != "int" or node.op in (*LEAVES, "num", "long"):
+        whole = node.type == "int" or (node.op in COMPARISONS and {a.type for a in node.args} == {"int"})
+        if not whole or node.op in (*LEAVES, "num", "long"):
             return self._print(node)
         values = node.args[1:] if node.op == "where" else node.args
-        long = any(a.type == "int" and self._long(a) for a in values)
-        if not self._long(node):
-            text = self._print(node)
-            return Text(f"{text.within(ATOM)}.to(tl.int32)", ATOM) if long else text
-        return self._print(node if long else _widened(node))
+        long = any(self._long(a) for a in values if a.type == "int" and a.op != "num")
+        # a constant takes the type of what stands beside it, and must fit into that
+        far = any(self._long(a) for a in values if a.op == "num")
+        wide = node.type == "int" and self._long(node)
+        text = self._print(_widened(node) if (wide or far) and not long else node)
+        if node.type == "int" and (long or far) and not wide:
+            return Text(f"{text.within(ATOM)}.to(tl.int32)", ATOM)
+        return text
 
     def _long(self, node: Node) -> bool:
         return not self.ranges.within(node, SHORT)

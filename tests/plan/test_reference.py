@@ -384,7 +384,13 @@ def test_rows_without_keys_are_zero(variant: str, reference: Callable[..., Any])
 
 @pytest.mark.parametrize(
     "text",
-    ["score * log(q - k + 1)", "score + 1 / (q - k + 1)", "score + w * exp(100.0 * (k - q))", "score * sqrt(q - k)"],
+    [
+        "score * log(q - k + 1)",
+        "score + 1 / (q - k + 1)",
+        "score + w * exp(100.0 * (k - q))",
+        "score * sqrt(q - k)",
+        'score + log(q - k + 1)"\n  - expr: "tanh(score)',  # of a score that is finite, it would be
+    ],
 )
 def test_what_a_mask_hides_poisons_no_gradient(text: str, tmp_path: Path) -> None:
     document = f'mask: [causal]\nscore:\n  - expr: "{text}"\ninputs:\n  w: {{axes: [head], grad: true}}'

@@ -12,6 +12,7 @@ from ..expressions.tree import Node
 from ..language.spec import Spec
 from ..plan import storage
 from ..plan.arguments import Argument
+from ..plan.finite import is_finite
 from ..plan.names_in_code import in_code
 from ..plan.statements import names
 from ..printing import printers
@@ -41,6 +42,7 @@ _FACTS = {
 }
 _OUTSIDE = frozenset(("cos", "sin", "positions", "sinks"))  # keywords that `attention` alone needs
 _KEEP = Node("local", (), "keep", "bool")
+_SHOWN = "score = torch.where(keep, score, 0.0)"
 _SCORE = Node("var", (), "score")
 _SHIFT = Node("option", (), "shift", "int")
 _ZERO, _ONE = Node("num", (), 0, "int"), Node("num", (), 1, "int")
@@ -89,9 +91,12 @@ def build(spec: Spec, arguments: Iterable[Argument], guarded: bool) -> Flex:
     score = []
     if guarded:
         hidden = "a NaN or an infinite derivative elsewhere reaches no gradient"
-        score = [_line("keep", "mask_mod(b, h, q_idx, kv_idx)", hidden), "score = torch.where(keep, score, 0.0)"]
+        score = [_line("keep", "mask_mod(b, h, q_idx, kv_idx)", hidden), _SHOWN]
     score += [f"{name} = {text}" for name, text in leaf.named.items()]
-    score += [_line("score", leaf.text(node), term.label) for node, term in zip(scores, spec.scores, strict=True)]
+    for i, (node, formula) in enumerate(zip(scores, spec.scores, strict=True)):
+        if guarded and i and not is_finite(scores[i - 1]):
+            score.append(_SHOWN)
+        score.append(_line("score", leaf.text(node), formula.label))
     mask = ["keep = sequence == sequence_k[kv_idx]  # a sequence sees itself only"] if spec.packed else []
     for node, term in zip(masks, spec.masks, strict=True):
         joined = Node("and", (_KEEP, node), None, "bool") if mask else node

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ..expressions.functions import FUNCTIONS
 from ..expressions.inputs import Input
 from ..expressions.tree import SCORE, Node
@@ -12,37 +14,48 @@ _PLAIN = {"+", "-", "*", "neg"}
 _SAFE = printers.LEAVES | {"num", "+", "-", "neg"}
 
 
-def tame(node: Node, inputs: dict[str, Input]) -> bool:
-    """True if no derivative of a term can be infinite or NaN, not even where a mask hides the score.
+def wild(terms: Iterable[Node], inputs: dict[str, Input]) -> bool:
+    """True if a derivative of any of these terms may be infinite or NaN where a mask hides the score.
 
-    If one can, the reference masks what the term reads too, as 0 times such a derivative is NaN.
+    Each is of the score that those before it have made, which may be infinite or NaN there, too. If one may, the
+    reference masks what terms read, as 0 times such a derivative is NaN.
     """
+    score = True
+    for term in terms:
+        if not tame(term, inputs, score):
+            return True
+        score = is_finite(term, score)
+    return False
+
+
+def tame(node: Node, inputs: dict[str, Input], score: bool = True) -> bool:
+    """True if no derivative can be infinite or NaN; `score` tells whether the score is certain to be finite."""
     if not _learns(node, inputs):
         return True
     args = node.args
     if node.op == "*":
         others = zip(args, reversed(args), strict=True)
-        return all(tame(a, inputs) and (is_finite(b) or not _learns(a, inputs)) for a, b in others)
+        return all(tame(a, inputs, score) and (is_finite(b, score) or not _learns(a, inputs)) for a, b in others)
     if node.op == "/":
-        return tame(args[0], inputs) and args[1].op == "num" and args[1].value != 0
+        return tame(args[0], inputs, score) and args[1].op == "num" and args[1].value != 0
     if node.op == "where":
-        return all(tame(a, inputs) for a in args[1:])
+        return all(tame(a, inputs, score) for a in args[1:])
     if (function := FUNCTIONS.get(node.op)) and function.kind == "smooth":
-        return function.finite and tame(args[0], inputs) and is_finite(args[0])
-    return (function or node.op in _SAFE) and all(tame(a, inputs) for a in args)
+        return function.finite and tame(args[0], inputs, score) and is_finite(args[0], score)
+    return (function or node.op in _SAFE) and all(tame(a, inputs, score) for a in args)
 
 
 def _learns(node: Node, inputs: dict[str, Input]) -> bool:
     return any(n == SCORE or (n.op == "input" and inputs[str(n.value)].grad) for n in node.walk())
 
 
-def is_finite(node: Node) -> bool:
-    """True if a value is certain to be finite for finite q and k, in log2 units as well."""
+def is_finite(node: Node, score: bool = True) -> bool:
+    """True if a value is certain to be finite for finite q and k, in log2 units as well; `score`: whether that is."""
     if node.op == "num":
         return abs(float(node.value or 0)) < _LARGE
     if node.op in ("var", "option"):
-        return True
+        return score or node != SCORE
     if node.op == "/":
-        return is_finite(node.args[0]) and node.args[1].op == "num" and node.args[1].value != 0
+        return is_finite(node.args[0], score) and node.args[1].op == "num" and node.args[1].value != 0
     function = FUNCTIONS.get(node.op)
-    return (function.finite if function else node.op in _PLAIN) and all(map(is_finite, node.args))
+    return (function.finite if function else node.op in _PLAIN) and all(is_finite(a, score) for a in node.args)

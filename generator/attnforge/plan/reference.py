@@ -17,7 +17,7 @@ from ..language.spec import Spec
 from ..printing import printers
 from . import running_sums, storage, suite_cases, suite_inputs
 from .arguments import Argument
-from .finite import tame
+from .finite import tame, wild
 from .names_in_code import in_code
 from .positions import FIRST
 from .statements import names
@@ -103,7 +103,7 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
     own = in_code(spec)
     cut = running_sums.by_documents(own)
     inputs = {i.name: i for i in cut.inputs}
-    guarded = bool(cut.masks) and not all(tame(term.score, inputs) for term in own.scores)
+    guarded = bool(cut.masks) and wild((term.score for term in own.scores), inputs)
     leaf = _Leaf(own, inputs, guarded)
     keep: list[Line] = []
     for mask in cut.masks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable
 from types import ModuleType
@@ -11,6 +12,8 @@ import pytest
 import torch
 from caches import Values, package
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._pytree import tree_map_only
 
 pytestmark = pytest.mark.slow
 
@@ -181,3 +184,46 @@ def test_rows_of_a_latent_cache_are_stored_once(
     assert joined == [True, True]
     assert all(map(torch.equal, *found))
     assert (found[0][1] > 0).sum() == 2
+
+
+class Wrapped(torch.Tensor):
+    """A tensor whose numbers stand in another one."""
+
+    inner: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor) -> Wrapped:
+        made = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)  # type: ignore[attr-defined]
+        made.inner = inner
+        return made  # type: ignore[no-any-return]
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return function(*tree_map_only(cls, lambda x: x.inner, args), **(kwargs or {}))
+
+
+@pytest.mark.parametrize("bitwise", [None, "training"])
+def test_tensors_that_dispatch_by_themselves(variant: Callable[[str], ModuleType], bitwise: str | None) -> None:
+    decode, given = variant("traced").decode, call(2, 20)
+    attend = functools.partial(decode.attend_with_cache, return_lse=True, bitwise=bitwise)
+    wanted = attend(**given)
+    for name in ("q", "k_cache", "v_cache"):
+        negated = given | {name: torch._neg_view(-given[name])}
+        torch.testing.assert_close(attend(**negated), wanted, rtol=0, atol=0)
+        torch.testing.assert_close(attend(**given | {name: Wrapped(given[name])}), wanted, rtol=0, atol=0)
+    with FakeTensorMode() as mode:
+        fake = {name: mode.from_tensor(x) if isinstance(x, torch.Tensor) else x for name, x in given.items()}
+        found = attend(**fake)
+    assert [(x.shape, type(x)) for x in found] == [(x.shape, FakeTensor) for x in wanted]
+
+
+def test_rows_that_dispatch_by_themselves_are_appended(variant: Callable[[str], ModuleType]) -> None:
+    decode, given = variant("traced").decode, new_rows(2)
+    del given["table"]
+    caches = []
+    for change in (lambda x: x, lambda x: torch._neg_view(-x), Wrapped):
+        k, v = torch.zeros(4, 16, 2, 16), torch.zeros(4, 16, 2, 16)
+        decode.append(**given | {"k_new": change(given["k_new"])}, k_cache=k, v_cache=v, **ROPE)
+        caches.append((k, v))
+    assert caches[0][0].any()
+    torch.testing.assert_close(caches[1:], caches[:1] * 2, rtol=0, atol=0)

@@ -164,6 +164,15 @@ def test_append_has_no_gradients(variant: Callable[[str], ModuleType], name: str
         decoding.append(slot_mapping=torch.arange(5), **given)
 
 
+@pytest.mark.parametrize("bitwise", [None, "training"])
+def test_out_has_no_gradients(variant: Callable[[str], ModuleType], bitwise: str | None) -> None:
+    attend, out = variant("plain_checked").decode.attend_with_cache, torch.empty_like(Q, requires_grad=True)
+    with pytest.raises(RuntimeError, match="out: decoding has no backward pass"):
+        attend(Q, K, V, LENGTHS, out=out, bitwise=bitwise)
+    with torch.no_grad():
+        assert attend(Q, K, V, LENGTHS, out=out, bitwise=bitwise) is out
+
+
 @pytest.mark.parametrize("name", ["k_scale", "v_scale"])
 def test_scales_have_no_gradients(variant: Callable[[str], ModuleType], name: str) -> None:
     k, v = (x.to(torch.float8_e4m3fn) for x in (K, V))
@@ -206,6 +215,21 @@ def test_pages_that_there_are_not(
         told = rf"page_table: expected one of the cache's 16 pages, got {wrong} for keys from {4 * i} on of sequence 0"
         with pytest.raises(ValueError, match=told):
             decoding.attend_with_cache(q, k, v, s.seq_lens, page_table=changed, **given)
+
+
+@pytest.mark.parametrize("how", ["bound", "pages", "places", "places of pages"])
+@pytest.mark.parametrize("bitwise", [None, "training"])
+def test_a_call_with_room_for_no_key(variant: Callable[[str], ModuleType], how: str, bitwise: str | None) -> None:
+    attend = variant("plain_checked").decode.attend_with_cache
+    places, pages = (0 if "places" in how else 4), (0 if how == "pages" else 3)
+    q, k, v = torch.randn(2, 1, 4, 16), torch.randn(2, places, 2, 16), torch.randn(2, places, 2, 16)
+    given: Values = {"page_table": torch.zeros(2, pages, dtype=torch.int32)} if "pages" in how else {}
+    given |= {"max_seqlen_k": 0} if how == "bound" else {}
+    lengths = torch.zeros(2, dtype=torch.int32)
+    out, lse = attend(q, k, v, lengths, return_lse=True, bitwise=bitwise, **given)
+    assert not out.any() and (lse == -torch.inf).all()
+    with pytest.raises(ValueError, match="seq_lens: expected at most the 0 keys that"):
+        attend(q, k, v, lengths + 1, bitwise=bitwise, **given)
 
 
 def test_pages_of_sequences_that_read_nothing(variant: Callable[[str], ModuleType]) -> None:

@@ -158,8 +158,9 @@ def test_queries_without_a_start_attend_to_all_that_the_mask_shows(suites: dict[
         {"k_starts": numbers(-5, 90), "k_lens": numbers(20, 50)},
         {"k_starts": numbers(30, 2), "k_lens": numbers(20, 50), "q_start": numbers(2**31 - 1, -(2**31))},
         {"q_start": 2**28},
+        {"q_start": torch.tensor([2**40, -(2**40)])},
     ],
-    ids=["past the end", "before the first", "ends before it begins", "far away"],
+    ids=["past the end", "before the first", "ends before it begins", "far away", "further than 32 bits"],
 )
 def test_rows_that_are_not_there_count_for_none(places: Call, causal: ModuleType) -> None:
     case = dataclasses.replace(causal.SMALL, q_lens=(40, 40), k_lens=(70, 70))
@@ -247,3 +248,18 @@ def test_packed_sequences_have_cuts_instead(tmp_path: Path) -> None:
     module = suite(tmp_path, "lengths_packed")
     with pytest.raises(TypeError, match="unexpected keyword argument 'k_lens'"):
         module.checks.attention(**module.make_inputs(module.SMALL), k_lens=numbers(1, 2))
+
+
+def test_rows_of_a_tile_may_pass_32_bits(causal: ModuleType) -> None:
+    call, n = make(causal, 5, 33, batch=1), 33
+    given = {name: call[name].detach().half() for name in ("q", "k", "v")} | {"k_lens": numbers(n)}
+    stride = 2**31 // (n - 2) // 64 * 64
+    # most of it is never touched
+    far = torch.empty(n * stride, dtype=torch.float16, device=given["q"].device)
+    places = {}
+    for i, name in enumerate("kv"):
+        x = given[name]
+        places[name] = far.as_strided(x.shape, (0, stride, x.shape[3], 1), i * x[0, 0].numel()).copy_(x)
+    assert (n - 1) * stride >= 2**31
+    attention = causal.checks.attention
+    assert torch.equal(attention(**given | places), attention(**given))

@@ -408,6 +408,15 @@ def test_a_gpu_without_memory_says_nothing_of_kernels(runtime: ModuleType, monke
         on_hopper(runtime, torch.cuda.OutOfMemoryError("all taken"), monkeypatch)
 
 
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), MemoryError()])
+def test_a_full_disk_says_nothing_of_kernels(
+    runtime: ModuleType, error: Exception, tries: set[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.warns(UserWarning, match="portable kernels take the place"):
+        assert on_hopper(runtime, error, monkeypatch) == {}
+    assert not tries
+
+
 class Compiled:
     """A kernel as Triton has compiled it, whose launcher in C notes what it gets."""
 

@@ -285,6 +285,17 @@ def test_decoding_is_equal_token_by_token(name: str, package: Callable[..., Modu
     assert cache.seq_lens.tolist() == [T, T]
 
 
+@pytest.mark.parametrize("name", ["causal", "rotated, with all that there is"])
+@torch.no_grad()
+def test_autocast_decodes_in_its_dtype(name: str, package: Callable[..., ModuleType]) -> None:
+    layer, x = made(CASES[name], package), torch.randn(B, T, HIDDEN)
+    with torch.autocast(x.device.type, torch.float16):
+        expected, cache = layer(x), layer.new_cache(B, T)
+        found = torch.cat([layer(part, cache=cache) for part in x.split([4, 1, 4], 1)], 1)
+    assert cache.k.dtype == found.dtype == torch.float16
+    torch.testing.assert_close(found, expected, rtol=1e-2, atol=2e-2)
+
+
 @torch.no_grad()
 def test_prompts_of_different_lengths_go_on_where_each_ends(package: Callable[..., ModuleType]) -> None:
     case = CASES["rotated, with all that there is"]

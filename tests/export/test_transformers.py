@@ -212,6 +212,29 @@ def test_models_may_leave_out_what_has_a_value_then(module: Callable[..., Module
 
 
 @pytest.mark.usefixtures("on_device")
+@torch.no_grad()
+def test_autocast_has_its_dtype_in_each_step(
+    module: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, dtypes = module(DECODERS["llama"].spec), []
+    for name in ("attention", "attend_with_cache"):
+        call = getattr(own, name)
+        monkeypatch.setattr(own, name, functools.partial(noted, call, dtypes))
+    model, ids = DECODERS["llama"].made(), torch.tensor([[5, 3, 7, 2]])
+    model.set_attn_implementation(own.register())
+    with torch.autocast(ids.device.type, torch.float16):
+        model.generate(ids, max_new_tokens=2, min_new_tokens=2, do_sample=False)
+    assert dtypes and set(dtypes) == {torch.float16}
+
+
+def noted(call: Callable[..., Any], dtypes: list[torch.dtype], *given: Any, **more: Any) -> Any:
+    """What a call gives, whose dtype is noted."""
+    out = call(*given, **more)
+    dtypes.append(out.dtype)
+    return out
+
+
+@pytest.mark.usefixtures("on_device")
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize(
     ("name", "length"), [("llama", 8), ("mistral", 5), ("gemma2", 8), ("gpt_oss", 5), ("phimoe", 8), ("mimo", 5)]
@@ -293,6 +316,20 @@ def test_a_prompt_may_come_in_chunks(module: Callable[..., ModuleType]) -> None:
         found = model(ids[:, first:past], attention_mask=held[:, :past], past_key_values=cache)
         chunks.append(found.logits)
     assert (torch.cat(chunks, 1) - expected)[held.bool()].abs().max() < 2e-5 * expected.abs().max()
+
+
+@torch.no_grad()
+def test_a_mask_may_be_written_to_between_calls(module: Callable[..., ModuleType]) -> None:
+    own, layer = module(DECODERS["llama"].spec), SimpleNamespace(is_causal=True)
+    q, k, v = (torch.randn(2, 2, n, 16) for n in (1, 8, 8))
+    shorter, longer = (
+        own.mask(2, 1, 8, q_offset=n - 1, attention_mask=torch.ones(2, n, dtype=torch.long)).contiguous()
+        for n in (4, 6)
+    )
+    found = [own.attend(layer, q, k, v, mask)[0] for mask in (shorter, longer)]
+    assert not torch.equal(*found)
+    own.attend(layer, q, k, v, shorter)
+    assert torch.equal(own.attend(layer, q, k, v, shorter.copy_(longer))[0], found[1])
 
 
 def entries(q: torch.Tensor, k: torch.Tensor) -> tuple[tuple[str, int], ...]:

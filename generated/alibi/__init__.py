@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a26f573e3962333e
-#   text hash     893b5688e24c1be3
+#   content hash  c979a90bd1b4e341
+#   text hash     6c760ec314666a2a
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e50bc62f602ae1d6
-#   text hash     b1ea333c80f47220
+#   content hash  6ed7d6820f865f46
+#   text hash     ffda6f22ead400b0
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c5070a85b8766864
-#   text hash     4a9f5c427ae1e808
+#   content hash  59d65010fac69173
+#   text hash     4ece3196678b6b1d
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

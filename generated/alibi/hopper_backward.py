@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d4bc5fa65303aa05
-#   text hash     45bda63fff883e5e
+#   content hash  cf515964c08a4b0d
+#   text hash     703d412fb577962f
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1527a5709a2b1f54
-#   text hash     5328d32db7c2e289
+#   content hash  12e71b9f6294189f
+#   text hash     4fd222491beaa3b7
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  70a7cba3c735904e
-#   text hash     6116e71701cae71a
+#   content hash  b0f055fa8b6297e8
+#   text hash     248639f456de5a0b
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0d622aa342bb2532
-#   text hash     c1a30cc27309f9b9
+#   content hash  00fe4d8d4e3baf09
+#   text hash     f6c763bd824d2520
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -106,6 +106,8 @@ class Attention(torch.nn.Module):
         if dtype not in (None, *arguments.FLOATS):
             raise TypeError(f"dtype: expected float16, bfloat16 or float32, got {arguments.plain(dtype)}")
         weight, heads = self.k_proj.weight, self.num_kv_heads
+        if dtype is None:
+            dtype = arguments.cast(weight.new_empty(0)).dtype  # what projections give
         k, v = (weight.new_empty((batch, size, heads, n), dtype=dtype) for n in (self.head_dim, self.v_head_dim))
         return Cache(k, v)
 
@@ -113,6 +115,7 @@ class Attention(torch.nn.Module):
         """Attention of new tokens, which join the cache."""
         if torch.is_grad_enabled():
             decode_arguments.refuse_gradients(q=q, k=k, v=v)
+        q, k, v = (arguments.cast(x) for x in (q, k, v))  # as `attention` does
         cache.append(k, v)
         if cache.longest == 0:
             # nothing is cached that a prompt would have to read

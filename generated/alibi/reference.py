@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5f69ef2da135e685
-#   text hash     51ebc7efce45c872
+#   content hash  f2d39f670dc57447
+#   text hash     f18022243fd794d1
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8e97050b48e8924c
-#   text hash     3b06de135f7da5f1
+#   content hash  2051dbe5c1c945c4
+#   text hash     fedc8199dbe42da2
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

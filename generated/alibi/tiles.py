@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a6f264f07c641992
-#   text hash     d9bfd60f3c34e56e
+#   content hash  433ca1670b2bd579
+#   text hash     f14292f210962a2f
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

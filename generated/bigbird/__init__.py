@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  82780ae25b115a85
-#   text hash     820c9a72f1101163
+#   content hash  fdfc94bb6ddccf95
+#   text hash     421ee7b7cf9d2c9a
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

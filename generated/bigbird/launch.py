@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  234e14ef162530d9
-#   text hash     b9246a9ef1e47665
+#   content hash  b5ba015207137c18
+#   text hash     bffe0d5dfc554543
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

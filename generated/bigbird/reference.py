@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  95c27a10c49dc65d
-#   text hash     b43117252e0235c5
+#   content hash  22613d0513d1d2c2
+#   text hash     33908d6cec3c6950
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

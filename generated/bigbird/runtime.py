@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  507601cc1d3bb545
-#   text hash     669d8d9a22393166
+#   content hash  ee324067a3228f1b
+#   text hash     0653c71892b76769
 #   render with   attnforge render SPEC
 """The machinery of launching: operators, remembered launches, tensors that tiles can be read from.
 
@@ -175,7 +175,7 @@ class LaunchCache:
         key = (name, given[0].device, precision(given[0]), reach, *told)
         cache = cls.known.get(key)
         if cache is None:
-            if len(cls.known) == 1024:
+            if len(cls.known) >= 1024:
                 # lengths that never come again
                 cls.known.clear()
             cache = cls.known[key] = cls(reach)
@@ -312,6 +312,10 @@ def launch_first(cache, package, name, launch, best):
             launch(*best)
         except torch.cuda.OutOfMemoryError:
             raise  # says nothing of the kernels
+        except (MemoryError, OSError) as error:
+            # nor does a full disk: the next call tries again
+            not_on_hopper(package, error)
+            return False
         except Exception as error:
             not_on_hopper(package, error)
             failed.add(best)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  8cef58fa48b1bad6
-#   text hash     54fc3e78d550355b
+#   content hash  589289132df2dce3
+#   text hash     e7b58a1fa94af983
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  dbae31d72364ab80
-#   text hash     57689036fa261969
+#   content hash  63d6e67b6c68452b
+#   text hash     1e8f6e44b6e4820d
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8f8f13a32d94e6eb
-#   text hash     d8afe2e56db6f532
+#   content hash  8b4cbbc3736510dd
+#   text hash     3d0826ce99e22a42
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  0da1053935ac4e91
-#   text hash     84a435bf0deb588e
+#   content hash  66cb7decc837e2e8
+#   text hash     cd9f650b88123602
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

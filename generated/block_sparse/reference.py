@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5f4258a2f8bd77ad
-#   text hash     fae8c2f69806f5c1
+#   content hash  a74b7d800170aff2
+#   text hash     b89b5efdb26b1c5d
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b545b9332bae4116
-#   text hash     27fc6efc70fe02e5
+#   content hash  35ba945da11e2ec4
+#   text hash     8a1665ce74ff7472
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

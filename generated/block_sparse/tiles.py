@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f9ce7e49e1bba06b
-#   text hash     8dbd0eac8d1d7f44
+#   content hash  9f5eacb7abdcc58e
+#   text hash     3f7dabc4a3e68d91
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a0bf8c6dc868d4ec
-#   text hash     2b965a0072f9f3b8
+#   content hash  2cb0a68eed5e552a
+#   text hash     7d6dfea8fb9f6dab
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

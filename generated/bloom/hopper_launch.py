@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ed38e34b8808eea9
-#   text hash     571a779d9d68883b
+#   content hash  edbb059df1e03d6c
+#   text hash     78e19462407d574a
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

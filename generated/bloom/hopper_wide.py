@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  090dc0b3097164f5
-#   text hash     cd369df36640b447
+#   content hash  ae60c2d6e9cc602a
+#   text hash     c5b8aec37a08bb13
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ad2b73ea7d730cb8
-#   text hash     4eb495864b041df2
+#   content hash  950cc31d1413af29
+#   text hash     4545d8c4914d07dc
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  08bd022572ea7e1a
-#   text hash     4d04d901b8588309
+#   content hash  ca4acd540dc3aa0d
+#   text hash     86d7245b8f9c2ab6
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

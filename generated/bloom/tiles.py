@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  22d0e1ef09bbafbc
-#   text hash     c7fa56950f0efa3e
+#   content hash  1a4a66ae756e844c
+#   text hash     32c7d5756f5e06f8
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  69fe3512258ec98f
-#   text hash     28a39e87bc91ec85
+#   content hash  d19ffbe4ca8aa338
+#   text hash     9201e3c1cacb3c41
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9dd51810861f136c
-#   text hash     c206270556a1c523
+#   content hash  fc796cb1e13c3858
+#   text hash     70af864e55f11ddd
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8310c5e074eb3efb
-#   text hash     9fe1a99ce33d028c
+#   content hash  9378ec72c6c6d7fa
+#   text hash     9f6adfa690c419a2
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -73,9 +73,9 @@ def _many(q):
 
 
 def count_splits(keys, longest, max_seqlen_k, reach, first_keys):
-    """How many splits of a sequence new tokens may see: a range may begin and end within one."""
+    """How many splits of a sequence new tokens may see, at least one: a range may begin and end within one."""
     seen = runtime.cdiv(first_keys, keys) + runtime.cdiv(reach + longest - 1, keys) + 1
-    return min(seen, runtime.cdiv(max_seqlen_k, keys))
+    return max(min(seen, runtime.cdiv(max_seqlen_k, keys)), 1)
 
 
 def is_crowd(programs, v):

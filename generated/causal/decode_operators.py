@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9da9f9081c7e1af3
-#   text hash     d4979ea9a3facf33
+#   content hash  576995e0e00ec116
+#   text hash     6dcac7c2f1f7a9e9
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 
@@ -53,7 +53,9 @@ def attend(
         max_seqlen_k, split_size
     )  # fmt: skip
     if torch.is_grad_enabled():
-        decode_arguments.refuse_gradients(q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale)
+        decode_arguments.refuse_gradients(
+            q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale, out=out
+        )
     if bitwise is not None:
         decode_training.check_tensors(q, k_cache)
     if workspace is not None:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9343e25916e6ad27
-#   text hash     2c8565f0090d3115
+#   content hash  c826aa44823fab1d
+#   text hash     888334646434bef9
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  21a32d1d227ab13a
-#   text hash     b8f7c135708151ae
+#   content hash  2eeb50786172f326
+#   text hash     c4bf74bdb8bf3c85
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

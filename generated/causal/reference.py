@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d0f63b19bdee90c6
-#   text hash     8bc4f07f3bfedd0a
+#   content hash  85cdf8aff32486f6
+#   text hash     5c40715a830985b4
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4b2eb444f9fe91a2
-#   text hash     537363043db92851
+#   content hash  d1720bca61597dff
+#   text hash     0ce8953391025192
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

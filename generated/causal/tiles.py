@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7e7a167fdab89755
-#   text hash     9732cae88ab97eaf
+#   content hash  210d6bab21b34d2f
+#   text hash     542847589dcbeb91
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

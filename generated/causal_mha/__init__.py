@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  fe50165e757bb2e1
-#   text hash     ce0f29bc3950c7db
+#   content hash  6d20c085acea3977
+#   text hash     a33267fd6d9569d9
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0fb5e98b040cb10a
-#   text hash     70a9ed3a04f1d295
+#   content hash  d84bec216a2a9c90
+#   text hash     9b41ccaaf1d929bf
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

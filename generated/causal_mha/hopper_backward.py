@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  92adecd63ae46aa6
-#   text hash     177618c39e1d9e82
+#   content hash  e30f5379fbf4db68
+#   text hash     80b638f5bddf35f9
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ece9e2369dbccd75
-#   text hash     e69c0d461393d8bc
+#   content hash  dcccf0d6da875e2a
+#   text hash     3c2524232705847e
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

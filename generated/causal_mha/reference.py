@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  acefd92738ddec97
-#   text hash     e77132e601100d8d
+#   content hash  67b48416cca94da7
+#   text hash     880bb22f8ed190c3
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4c9112702bad68bd
-#   text hash     b53774f7b9d0d931
+#   content hash  fa612cc7d54fd636
+#   text hash     e7371d15e3b6367a
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  37d8d82dff62994f
-#   text hash     3439a0f14bda2e52
+#   content hash  21534df5f862b163
+#   text hash     5ed534a9937d881f
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2e4b1c4f5f322805
-#   text hash     f2d5cb088edbe874
+#   content hash  9da5ab73df909afe
+#   text hash     bb7869b73d96b763
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -228,9 +228,14 @@ def _numbers(attention_mask):
     if torch.compiler.is_compiling():
         return _unbound(attention_mask)
     last = LAST.get("mask")
-    if last is None or last[0] is not attention_mask:
-        last = LAST["mask"] = attention_mask, _unbound(attention_mask)
+    if last is None or last[0] is not attention_mask or last[2] != _version(attention_mask):
+        last = LAST["mask"] = attention_mask, _unbound(attention_mask), _version(attention_mask)
     return last[1]
+
+
+def _version(x):
+    """How often a tensor was written to; 0 where nobody counts."""
+    return 0 if x.is_inference() else x._version
 
 
 def _unbound(attention_mask):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8dc6368421259da0
-#   text hash     8afcd249f5e8f4b8
+#   content hash  ca57e5eb203de925
+#   text hash     f7e0d993cc3e09da
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

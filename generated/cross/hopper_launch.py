@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  949a8b28d56a8c90
-#   text hash     fd61de93a1acabf2
+#   content hash  b73dde27b3a51b34
+#   text hash     d2d35082fa5b87af
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  74e2e86f37bb1a66
-#   text hash     70c96ea8996b410b
+#   content hash  5dae7faccdb3b60d
+#   text hash     34d2b1b92872c420
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  cb96e47e29332ad8
-#   text hash     aa6734950d13dec8
+#   content hash  6be436299b3d7a46
+#   text hash     e6faf425e60981fa
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

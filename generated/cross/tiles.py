@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9056c4693eed30e4
-#   text hash     1a9c4709c1cfdba9
+#   content hash  e3e2fbf59ed83422
+#   text hash     e2e4fa26f5ef649b
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  845a017edd5a8b16
-#   text hash     157c7c39349b0fa2
+#   content hash  19d7edcb95bce4e9
+#   text hash     fd315a73992ba8be
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -192,9 +192,14 @@ def _numbers(attention_mask):
     if torch.compiler.is_compiling():
         return _unbound(attention_mask)
     last = LAST.get("mask")
-    if last is None or last[0] is not attention_mask:
-        last = LAST["mask"] = attention_mask, _unbound(attention_mask)
+    if last is None or last[0] is not attention_mask or last[2] != _version(attention_mask):
+        last = LAST["mask"] = attention_mask, _unbound(attention_mask), _version(attention_mask)
     return last[1]
+
+
+def _version(x):
+    """How often a tensor was written to; 0 where nobody counts."""
+    return 0 if x.is_inference() else x._version
 
 
 def _unbound(attention_mask):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  eb2f00e7bafb43f0
-#   text hash     2a8f6ea8f87159f7
+#   content hash  d3ace73c39792421
+#   text hash     dfa390fa2cb9b6b8
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

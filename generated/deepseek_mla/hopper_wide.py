@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5f35d350de444562
-#   text hash     c55f795defb48099
+#   content hash  4a9266d7f3f7a0de
+#   text hash     2adb04ea958b6e0a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

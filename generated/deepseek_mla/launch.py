@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  104196fcc7f50e7e
-#   text hash     b81223d9c35f1fe1
+#   content hash  b0408546d39ab912
+#   text hash     3fded63d7b82226c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1ce76f2251cddd6a
-#   text hash     4fbc43cb5d11f6ae
+#   content hash  0ba1c5d863f438ef
+#   text hash     a9631065d5c77d34
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

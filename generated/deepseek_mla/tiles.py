@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a434a1f27bed1bc2
-#   text hash     a15fa009ef0c4e7a
+#   content hash  c0575775d61ffc38
+#   text hash     d54fef1adbeada4a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  50b772a683575297
-#   text hash     4b0116a3b8d007fe
+#   content hash  caa8cb151741e060
+#   text hash     dbeacadef4d1bd6f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -32,7 +32,7 @@ def attention(
     Hq is a multiple of Hkv. float16, bfloat16 or float32, head sizes up to 576 of q and k, 512 of v.
 
     k_lens, k_starts: int32 (B,), optional; entry b has the keys of rows k_starts[b] to k_lens[b], without the last one
-    q_start: int or int32 (B,), optional; the position of the first query, counted from the entry's first key. Queries at no
+    q_start: int or int (B,), optional; the position of the first query, counted from the entry's first key. Queries at no
         key's position are padding then, and give 0. If None, the last query lines up with the last key
     scale: factor of q·k, 1 / sqrt(D) if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/arguments.py.jinja
-#   content hash  91cc9d1ca465efc9
-#   text hash     8abe53c42f652646
+#   content hash  4259e6fad732001d
+#   text hash     0fa545d62695b60b
 #   render with   attnforge render SPEC
 """What calls give, checked: each error names the argument, what was expected and what came.
 
@@ -219,7 +219,7 @@ def entries(q, k, k_lens, k_starts, q_start, tokens):
     if q_start is None:
         begin = count - queries
     elif isinstance(q_start, torch.Tensor):
-        begin = _whole_numbers("q_start", q_start, q, 0).clamp(-(2**28), 2**28)
+        begin = _whole_numbers("q_start", q_start, q, 0, INTEGERS).clamp(-(2**28), 2**28).to(torch.int32)
     else:
         begin = q.new_full((batch,), as_int("q_start", q_start, minimum=-(2**28), maximum=2**28), dtype=torch.int32)
     if q_start is None and not tokens:
@@ -231,12 +231,12 @@ def entries(q, k, k_lens, k_starts, q_start, tokens):
     return torch.stack((skipped, rows, first, count, begin + skipped), 1)
 
 
-def _whole_numbers(name, x, like, otherwise):
+def _whole_numbers(name, x, like, otherwise, dtypes=(torch.int32,)):
     """A whole number for each batch entry."""
     batch = like.shape[0]
     if x is None:
         return like.new_full((batch,), otherwise, dtype=torch.int32)
-    check_kind(name, x, like, (torch.int32,))
+    check_kind(name, x, like, dtypes)
     if x.dim() != 1 or x.shape[0] not in (1, batch):
         raise ValueError(f"{name}: expected shape {(batch,)}, got {tuple(x.shape)}")
     return x.expand(batch)

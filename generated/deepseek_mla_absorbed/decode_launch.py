@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  6848907692ce4623
-#   text hash     d8fdebe6e7b1051a
+#   content hash  4dd57fdcaefe91b5
+#   text hash     e49d64191dffbfd7
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -83,9 +83,9 @@ def _many(q):
 
 
 def count_splits(keys, longest, max_seqlen_k, reach, first_keys):
-    """How many splits of a sequence new tokens may see: a range may begin and end within one."""
+    """How many splits of a sequence new tokens may see, at least one: a range may begin and end within one."""
     seen = runtime.cdiv(first_keys, keys) + runtime.cdiv(reach + longest - 1, keys) + 1
-    return min(seen, runtime.cdiv(max_seqlen_k, keys))
+    return max(min(seen, runtime.cdiv(max_seqlen_k, keys)), 1)
 
 
 def is_crowd(programs, v):

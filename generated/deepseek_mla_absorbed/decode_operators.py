@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f22680841dbd5e44
-#   text hash     fac4d9dd60b311bf
+#   content hash  d2882be8e5e58160
+#   text hash     4170b8a090b4cc79
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 
@@ -53,7 +53,9 @@ def attend(
         max_seqlen_k, split_size
     )  # fmt: skip
     if torch.is_grad_enabled():
-        decode_arguments.refuse_gradients(q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale)
+        decode_arguments.refuse_gradients(
+            q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale, out=out
+        )
     if bitwise is not None:
         decode_training.check_tensors(q, k_cache)
     if workspace is not None:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e14082ec3e6341ce
-#   text hash     a79577ff697440a6
+#   content hash  dcf8a28418555097
+#   text hash     33b960aa45448fd8
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

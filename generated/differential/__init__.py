@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2bd03385c445b8e2
-#   text hash     593e7a94443247b7
+#   content hash  1ccbc34a8eda52eb
+#   text hash     b9e8578acde10685
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  0f6416d8e3d9c0c7
-#   text hash     7673378efb3ad233
+#   content hash  4542252e5610d373
+#   text hash     ce33ae3cd9f3b613
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  33f2e5398bcc1046
-#   text hash     99d4bd834682d130
+#   content hash  04769a354b5dad1c
+#   text hash     f2e7770a517c9372
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

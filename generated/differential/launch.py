@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  dc6042463f34d898
-#   text hash     5e11204923f61563
+#   content hash  1d6965ae1fbdd800
+#   text hash     2cdc759e9fe66b24
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  94a48df752e73a98
-#   text hash     53582be7de20bf8a
+#   content hash  a7b00903d11d5647
+#   text hash     c8363f9c27dad773
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

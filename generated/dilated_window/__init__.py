@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  46d5592701ac4804
-#   text hash     9c336d3d0b8bd347
+#   content hash  057f4d47ae56804c
+#   text hash     d1fb6f4c5312a098
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

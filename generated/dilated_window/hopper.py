@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  7ddb06254b4ee645
-#   text hash     82a0aa4ef9d25d63
+#   content hash  4083a72576f37ffb
+#   text hash     9362735ec36c18ce
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e14b3c8dc8861f8c
-#   text hash     b7d945ed6790dad4
+#   content hash  d5b62b6352e44fc7
+#   text hash     14390f4a175f7e22
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

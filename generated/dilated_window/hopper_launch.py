@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  79b4652283a30f91
-#   text hash     5093f1595a3b8590
+#   content hash  9dc0f76307789e1c
+#   text hash     02c8fb242d604947
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a61a0727679dd6f7
-#   text hash     8afa94ed457bc9f1
+#   content hash  dd2339b295fd8938
+#   text hash     85eb984d59c08c00
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

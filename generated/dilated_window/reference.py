@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d5c4c53c6e3efa5f
-#   text hash     fa7152f296bcb967
+#   content hash  af97ed761c39995b
+#   text hash     1412b33e661b2b4d
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  875f9f96ed6c5da9
-#   text hash     fede86ffaa27ee6a
+#   content hash  ec16ed5e2663075e
+#   text hash     a49c95e8ca34f591
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d61241151ff6cc07
-#   text hash     29c14bb51d802ff5
+#   content hash  c333e2aec8c18a02
+#   text hash     9760bf67a1968f00
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

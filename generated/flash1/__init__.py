@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e5d5fe2233480f29
-#   text hash     4b1aef6c31dda8b2
+#   content hash  5394d7b8a248961a
+#   text hash     ec2564527602d1a7
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  3b2809be8f9e26ee
-#   text hash     00b0627955716434
+#   content hash  3abe14cd9a8a4d0a
+#   text hash     ea401869aab07002
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

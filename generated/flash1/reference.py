@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  4c94c07dbece6788
-#   text hash     dd7532878ae92db3
+#   content hash  215758444e952429
+#   text hash     f04bf266efec25fd
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

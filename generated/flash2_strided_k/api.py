@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c672407fd18830bf
-#   text hash     d4578e5a91fff559
+#   content hash  8563a8ceefadc4af
+#   text hash     22bb67aa5bb35519
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -33,7 +33,7 @@ def attention(
     There is no backward pass.
 
     k_lens, k_starts: int32 (B,), optional; entry b has the keys of rows k_starts[b] to k_lens[b], without the last one
-    q_start: int or int32 (B,), optional; the position of the first query, counted from the entry's first key. Queries at no
+    q_start: int or int (B,), optional; the position of the first query, counted from the entry's first key. Queries at no
         key's position are padding then, and give 0. If None, the last query lines up with the last key
     scale: factor of q·k, 1 / sqrt(D) if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  88962af104e124f1
-#   text hash     5f28ecff709449e7
+#   content hash  104530dd59261a17
+#   text hash     6e8d02e37f2dcff7
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

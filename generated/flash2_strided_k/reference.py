@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  175b1b181f50b127
-#   text hash     971b290f5565de6a
+#   content hash  d1938a941586d8ce
+#   text hash     781a5177667f8071
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

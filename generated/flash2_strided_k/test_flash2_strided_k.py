@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  06f41edb0b2cd857
-#   text hash     3ac88f46db1f56bb
+#   content hash  c55d552e004f6e33
+#   text hash     3a700e359ad3c745
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  082b5a4eaf8c0d5a
-#   text hash     8de64c5304de9ed2
+#   content hash  5d14ca8784a4974b
+#   text hash     b405d7fcf65c2653
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f1b02a24a81576d8
-#   text hash     7a57a2d3fff6e7a3
+#   content hash  d63d9d7a76d36608
+#   text hash     a5115e2d3f95cfc7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

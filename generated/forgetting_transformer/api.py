@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  1dfef2ea19e5d572
-#   text hash     29022b4051ab3657
+#   content hash  280657a3bb535e41
+#   text hash     a3adfa56b2af08d3
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -34,7 +34,7 @@ def attention(
 
     log_decay: (B, Tk, Hq); logarithm of each token's decay, at most 0
     k_lens, k_starts: int32 (B,), optional; entry b has the keys of rows k_starts[b] to k_lens[b], without the last one
-    q_start: int or int32 (B,), optional; the position of the first query, counted from the entry's first key. Queries at no
+    q_start: int or int (B,), optional; the position of the first query, counted from the entry's first key. Queries at no
         key's position are padding then, and give 0. If None, the last query lines up with the last key
     scale: factor of q·k, 1 / sqrt(D) if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq)

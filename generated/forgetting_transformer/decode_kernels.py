@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6cebd299b7517eb3
-#   text hash     90a536ab79f720ca
+#   content hash  540edfc4c1f46795
+#   text hash     9b787bcfc2a5660e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d026108418cdcc2f
-#   text hash     88900a354e6f9666
+#   content hash  59488a8ef408717a
+#   text hash     ab16d90e9f4f2839
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 
@@ -53,7 +53,7 @@ def attend(
     )  # fmt: skip
     if torch.is_grad_enabled():
         decode_arguments.refuse_gradients(
-            q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale, log_decay=in_log_decay
+            q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale, out=out, log_decay=in_log_decay
         )
     if workspace is not None:
         decode_arguments.check_workspace(workspace, q, 0)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8bcad6a8f90ab76f
-#   text hash     4df9f557468d4968
+#   content hash  e66b55360b8e0dd5
+#   text hash     aa9c1c8e5af864de
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

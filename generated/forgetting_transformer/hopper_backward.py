@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5d5e09077f032d6a
-#   text hash     1abd4a35d415cd71
+#   content hash  035f5c183037eb33
+#   text hash     cf77b1a44495185c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

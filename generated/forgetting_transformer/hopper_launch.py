@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f4eb12a227aa1f49
-#   text hash     fdf29010c7d639a4
+#   content hash  11a26039c41af661
+#   text hash     ee7475ef8f29e5ed
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

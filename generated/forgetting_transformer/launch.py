@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4fa17252e3b12bb2
-#   text hash     50c78d246d2df13a
+#   content hash  21d140a6b9034792
+#   text hash     3416ba7d5e066866
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2f55b6cbffb70af1
-#   text hash     e300e3e0aa01e3a4
+#   content hash  4306dd0b022a115b
+#   text hash     f3840aabba5c0d92
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  be64f238476a28cd
-#   text hash     0dba6fdd20da5516
+#   content hash  d8016eea08d0c3e5
+#   text hash     7cb8b0109f13f14a
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  fd73dd28cc287a4e
-#   text hash     75d9661e0d22d568
+#   content hash  8af10720e93e32d6
+#   text hash     2f838f20a023debd
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d29d069c0a35c6f4
-#   text hash     b940be20d8b306c8
+#   content hash  82826d76f5bce201
+#   text hash     d68663e75f7e0133
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

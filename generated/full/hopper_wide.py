@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f3defbebc432033f
-#   text hash     eeb0b4cfce412a16
+#   content hash  e81c987acb7c403b
+#   text hash     a4825b8b7669f5c5
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0b548163b4ae7903
-#   text hash     ab62c7403279cb76
+#   content hash  9adc381d7d659f53
+#   text hash     ee11ee4073b56059
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  9baf3695ae70e4d5
-#   text hash     042bc822f438d9d1
+#   content hash  592fe209d5b67ec6
+#   text hash     bb7d46425bcecbb5
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

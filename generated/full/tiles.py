@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  fe4d434ebf4104a1
-#   text hash     70c3700e082dbc2e
+#   content hash  d39c0f7ebfc25b7d
+#   text hash     e206cfaf1f9b8b3a
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  cd2b4ccbb6173e30
-#   text hash     e7703ecee7555dfb
+#   content hash  0341c08b102f349c
+#   text hash     1a9880b7759aadf3
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -192,9 +192,14 @@ def _numbers(attention_mask):
     if torch.compiler.is_compiling():
         return _unbound(attention_mask)
     last = LAST.get("mask")
-    if last is None or last[0] is not attention_mask:
-        last = LAST["mask"] = attention_mask, _unbound(attention_mask)
+    if last is None or last[0] is not attention_mask or last[2] != _version(attention_mask):
+        last = LAST["mask"] = attention_mask, _unbound(attention_mask), _version(attention_mask)
     return last[1]
+
+
+def _version(x):
+    """How often a tensor was written to; 0 where nobody counts."""
+    return 0 if x.is_inference() else x._version
 
 
 def _unbound(attention_mask):

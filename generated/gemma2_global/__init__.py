@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3055ae6e1538ba6b
-#   text hash     80af379600343d8f
+#   content hash  3fc9c5ead1505bae
+#   text hash     6759e56cef51d9ba
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  654d3609833a3d40
-#   text hash     8cf8292f2dc9c6ec
+#   content hash  8d00830165f8e13a
+#   text hash     d9248ad4903d3544
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

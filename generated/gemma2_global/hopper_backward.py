@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ac8278050df0a377
-#   text hash     720a07eed529ce81
+#   content hash  3f6884c0c21afb91
+#   text hash     0dfbc4c13bc6b2f4
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

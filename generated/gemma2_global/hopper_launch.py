@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  dd87c603d9e0ce35
-#   text hash     e1fe51e0eb718ad2
+#   content hash  1a8842b11de96564
+#   text hash     5161e94b0d8e9a6a
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

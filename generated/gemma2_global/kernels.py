@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  35eb4e5c5495357d
-#   text hash     3d1de5d487811b61
+#   content hash  d79bdfd08b0ad797
+#   text hash     f4365300ec939775
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 
@@ -202,7 +202,11 @@ def load_tile(desc, b, h, first, end, ROWS: tl.constexpr, COLUMNS: tl.constexpr)
         column = tl.arange(0, COLUMNS)
         ptr += (tl.cast(b, tl.int64) * stride_batch + tl.cast(h, tl.int64) * stride_head) * STEP
         inside = (row < end)[:, None] & (column < WIDTH)[None, :]
-        tile = tl.load(ptr + row.to(tl.int64)[:, None] * (stride_row * STEP) + column[None, :], mask=inside, other=0.0)
+        tile = tl.load(
+            ptr + row.to(tl.int64)[:, None] * (tl.cast(stride_row, tl.int64) * STEP) + column[None, :],
+            mask=inside,
+            other=0.0,
+        )
     return tile
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  188f4e20899fbaf2
-#   text hash     83e3597e471cd094
+#   content hash  d648369330adecd0
+#   text hash     b3a98a1ab69dc1d9
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

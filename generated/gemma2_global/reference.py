@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d1657b489f8714b0
-#   text hash     098184d805953704
+#   content hash  3fe00c0b388bc110
+#   text hash     d9a60b8f7bd21ae6
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c812aabc8c27a7ce
-#   text hash     84c1f84dee14485f
+#   content hash  aa85ea01635eaa09
+#   text hash     e3befd1d67d7b56e
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

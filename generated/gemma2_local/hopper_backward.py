@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5cee7bfd877835c4
-#   text hash     0e2c3139181b5370
+#   content hash  acc1dfde2553e855
+#   text hash     cab9f979dad95251
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

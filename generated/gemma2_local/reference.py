@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  70ea1bfdd72dfd29
-#   text hash     e4eafca8ece51edc
+#   content hash  2fa22ee694c0b077
+#   text hash     0a582124f63e8ed6
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7f542c76acc7d030
-#   text hash     5a97ba134839bb72
+#   content hash  fe8c23cd36446d34
+#   text hash     8c53a9d4f779f8de
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

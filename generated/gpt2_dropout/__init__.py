@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2f9bf20f9895cca1
-#   text hash     09e9636ed66b4474
+#   content hash  195e3b33e88deea2
+#   text hash     b5b0b48bf4cac3bc
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

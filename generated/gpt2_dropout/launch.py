@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  eb8b3c3d5c39007d
-#   text hash     c3bc37cb80c9e87c
+#   content hash  98be68dbc6f44208
+#   text hash     5fdc964d43ea28ef
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  affff247f51b1c75
-#   text hash     8ec809f51da56630
+#   content hash  5a1d1bc97d850843
+#   text hash     9138753e4b17e7ba
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0114016453f3f750
-#   text hash     743933f59781e317
+#   content hash  93f42e31464a0769
+#   text hash     4ba335a78d435956
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  68e40746600b61d9
-#   text hash     c9162d1db8bbe623
+#   content hash  802b9bef16a34bc2
+#   text hash     7b915afea1c0cb7a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  758faf90a97b761b
-#   text hash     43177f14ff51bb20
+#   content hash  a6eefce39d3ae6b5
+#   text hash     2991b94a38a731fc
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -41,7 +41,7 @@ def attention(
     positions: int (B, Tk), optional; rows of cos and sin, for keys and queries
     sinks: (Hq,); a logit of each head that joins the denominator of the softmax and carries no value
     k_lens, k_starts: int32 (B,), optional; entry b has the keys of rows k_starts[b] to k_lens[b], without the last one
-    q_start: int or int32 (B,), optional; the position of the first query, counted from the entry's first key. Queries at no
+    q_start: int or int (B,), optional; the position of the first query, counted from the entry's first key. Queries at no
         key's position are padding then, and give 0. If None, the last query lines up with the last key
     scale: factor of q·k, 1 / sqrt(D) if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ac327fe4a41d53d4
-#   text hash     2dd4b9d549752426
+#   content hash  7e0be4a10f335fa3
+#   text hash     ae0a62f92ab75057
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f47c4c5351e49956
-#   text hash     dcfcbb4c055af628
+#   content hash  5bf8a513e2c1b752
+#   text hash     fa150675bc9b39f9
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 
@@ -55,7 +55,15 @@ def attend(
     )  # fmt: skip
     if torch.is_grad_enabled():
         decode_arguments.refuse_gradients(
-            q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale, cos=cos, sin=sin, sinks=sinks
+            q=q,
+            k_cache=k_cache,
+            v_cache=v_cache,
+            k_scale=k_scale,
+            v_scale=v_scale,
+            out=out,
+            cos=cos,
+            sin=sin,
+            sinks=sinks,
         )
     if bitwise is not None:
         decode_training.check_tensors(q, k_cache, sinks)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  589cfb62792dcdc7
-#   text hash     cbfe00ef197df40e
+#   content hash  ef75a6b9837a0358
+#   text hash     e50b0a97423cd63f
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 
@@ -37,7 +37,7 @@ def check_tensors(q, k_cache, sinks):
 
 def attend(*given):
     """What `attend_now` gives, where something may be traced."""
-    if not torch.compiler.is_compiling():
+    if not decode_arguments.is_traced():
         return attend_now(*given)
     from . import decode_operators
 
@@ -69,10 +69,25 @@ def attend_now(
     call, known = decode_arguments.remembered(
         decode.CALLS, decode._check_call, given, (max_seqlen_q, max_seqlen_k, split_size)
     )
+    if call is None:
+        from . import decode_operators
+
+        return decode_operators.attend(
+            q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k, cos, sin,
+            positions, sinks, scale, k_scale, v_scale, workspace, out, return_lse, split_size, "training"
+        )  # fmt: skip
     check_tensors(q, k_cache, sinks)
     if not known and torch.is_grad_enabled():
         decode_arguments.refuse_gradients(
-            q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale, cos=cos, sin=sin, sinks=sinks
+            q=q,
+            k_cache=k_cache,
+            v_cache=v_cache,
+            k_scale=k_scale,
+            v_scale=v_scale,
+            out=out,
+            cos=cos,
+            sin=sin,
+            sinks=sinks,
         )
     # on a GPU a look at values would wait for it
     if seq_lens.is_cpu:
@@ -117,7 +132,7 @@ def _of_call(
 
     def keys_of(x):
         """Rows of a cache by sequence; what is behind the last key may be anybody's."""
-        if x.numel() == 0 or (page_table is not None and page_table.numel() == 0):
+        if x.numel() == 0 or call.max_seqlen_k == 0:
             return x.new_zeros(sequences, 1, *x.shape[2:])
         if page_table is not None:
             pages = page_table[:, : runtime.cdiv(call.max_seqlen_k, x.shape[1])].clamp(0, x.shape[0] - 1)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  08a7550609093768
-#   text hash     c0a2af300ccbbca3
+#   content hash  ed352f6c91c87cc3
+#   text hash     11e8012cd4172ee4
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  84597d8d955e358f
-#   text hash     a4fb35b1adb6a21e
+#   content hash  6b60852254116e3e
+#   text hash     6f5157d1331f18f4
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8e1f863acfd5029b
-#   text hash     1a08ebf90e5fb164
+#   content hash  205d759406bae5c7
+#   text hash     25a2d26ec0d09f21
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

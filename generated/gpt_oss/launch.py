@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  894d9a713eee8264
-#   text hash     0630358ca5ea42ce
+#   content hash  809496daae818ac7
+#   text hash     f3d3a6eb9bf9545c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c76a3b977719a3bd
-#   text hash     13ff8370b1e13929
+#   content hash  9394393d53be46c3
+#   text hash     2ba2192119708b62
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -149,6 +149,8 @@ class Attention(torch.nn.Module):
         if dtype not in (None, *arguments.FLOATS):
             raise TypeError(f"dtype: expected float16, bfloat16 or float32, got {arguments.plain(dtype)}")
         weight, heads = self.k_proj.weight, self.num_kv_heads
+        if dtype is None:
+            dtype = arguments.cast(weight.new_empty(0)).dtype  # what projections give
         k, v = (weight.new_empty((batch, size, heads, n), dtype=dtype) for n in (self.head_dim, self.v_head_dim))
         return Cache(k, v)
 
@@ -156,6 +158,7 @@ class Attention(torch.nn.Module):
         """Attention of new tokens, which join the cache."""
         if torch.is_grad_enabled():
             decode_arguments.refuse_gradients(q=q, k=k, v=v)
+        q, k, v = (arguments.cast(x) for x in (q, k, v))  # as `attention` does
         cache.append(k, v, terms["cos"], terms["sin"], terms["positions"])
         if cache.longest == 0:
             # nothing is cached that a prompt would have to read

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ab9dd9865c320b90
-#   text hash     b5081d04e99bbe5b
+#   content hash  72a0ea3ef79ea0d4
+#   text hash     1f5fa9047a950e91
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2de8e9e2cd703a8e
-#   text hash     4b77a43cf07a56a3
+#   content hash  b67d397bbc205579
+#   text hash     6d3ea50938ac15bd
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ca9d370760486163
-#   text hash     a4c03c5c5b58ce8f
+#   content hash  b91e597c67a1fbdb
+#   text hash     8c04fde13e268ec3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

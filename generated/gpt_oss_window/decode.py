@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  fdfa655fbe20283f
-#   text hash     40293a2723e5621e
+#   content hash  8d0b9dc4a18fc04c
+#   text hash     58614c7734468157
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -84,7 +84,7 @@ def attend_with_cache(
 
         decode_training.check_numbers(bitwise, split_size)
         attend = decode_training.attend
-    elif torch.compiler.is_compiling():
+    elif decode_arguments.is_traced():
         from . import decode_operators
 
         attend = decode_operators.attend
@@ -117,9 +117,24 @@ def attend_now(
         out,
     )
     call, known = decode_arguments.remembered(CALLS, _check_call, given, (max_seqlen_q, max_seqlen_k, split_size))
+    if call is None:
+        from . import decode_operators
+
+        return decode_operators.attend(
+            q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k, cos, sin,
+            positions, sinks, scale, k_scale, v_scale, workspace, out, return_lse, split_size
+        )  # fmt: skip
     if not known and torch.is_grad_enabled():
         decode_arguments.refuse_gradients(
-            q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale, cos=cos, sin=sin, sinks=sinks
+            q=q,
+            k_cache=k_cache,
+            v_cache=v_cache,
+            k_scale=k_scale,
+            v_scale=v_scale,
+            out=out,
+            cos=cos,
+            sin=sin,
+            sinks=sinks,
         )
     # on a GPU a look at values would wait for it
     if seq_lens.is_cpu:
@@ -208,7 +223,7 @@ def workspace_size(
     decode_arguments.check_operands(q, k_cache, v_cache, grouped=True, widest=(512, 512))
     split_size = decode_arguments.as_split_size(split_size)
     max_seqlen_q = min(max(arguments.as_int("max_seqlen_q", max_seqlen_q, minimum=0), 1), q.shape[-3])
-    max_seqlen_k = max(arguments.as_int("max_seqlen_k", max_seqlen_k, minimum=0, maximum=2**28), 1)
+    max_seqlen_k = arguments.as_int("max_seqlen_k", max_seqlen_k, minimum=0, maximum=2**28)
     # rows that stand one behind the other may all be of one sequence, or each of one
     longest = (q.shape[1],) if q.dim() == 4 else (1, max_seqlen_q)
     seen = _seen()
@@ -254,7 +269,9 @@ def append(
             v_scale=v_scale,
         )
     put = append_now
-    if torch.compiler.is_compiling():
+    if decode_arguments.is_traced() or decode_arguments.needs_dispatcher(
+        (k_new, v_new, k_cache, v_cache, slot_mapping, cos, sin, positions, k_scale, v_scale)
+    ):
         from . import decode_operators
 
         put = decode_operators.append

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7322f311914b61e6
-#   text hash     f1cb3b30f6167ece
+#   content hash  02fe9fb065972fb7
+#   text hash     fff58523d0547d75
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

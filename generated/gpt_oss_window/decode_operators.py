@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  5406b8244697e730
-#   text hash     65ebbde178477576
+#   content hash  8ac710520e26f717
+#   text hash     207d09120cce8249
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 
@@ -55,7 +55,15 @@ def attend(
     )  # fmt: skip
     if torch.is_grad_enabled():
         decode_arguments.refuse_gradients(
-            q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale, cos=cos, sin=sin, sinks=sinks
+            q=q,
+            k_cache=k_cache,
+            v_cache=v_cache,
+            k_scale=k_scale,
+            v_scale=v_scale,
+            out=out,
+            cos=cos,
+            sin=sin,
+            sinks=sinks,
         )
     if bitwise is not None:
         decode_training.check_tensors(q, k_cache, sinks)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6aa575d9f736f03e
-#   text hash     6ee79cc3341524f2
+#   content hash  7e4e2935b702b0f6
+#   text hash     3c63804209d311b0
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8020fbeb3ae39d19
-#   text hash     58c75a5fec610599
+#   content hash  80cd5f7dcb4454f1
+#   text hash     4736f64c35c4e221
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

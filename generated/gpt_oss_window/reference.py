@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  5b8c9ddbc366bb34
-#   text hash     6d07849ae9a6e81b
+#   content hash  dc822ed24bd0569e
+#   text hash     005c6f68211153e6
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

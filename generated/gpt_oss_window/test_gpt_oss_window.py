@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  bc964c8ea9778fe3
-#   text hash     eb17b9d3c886e54a
+#   content hash  7ba0f414c69218d5
+#   text hash     7f271c8f8ccefe45
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b3e8d6be0509d27a
-#   text hash     037c246334cce69d
+#   content hash  d6769d3bc754fc22
+#   text hash     eb9aad51a1280378
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4af641d927d7cc84
-#   text hash     a39aef3ccd36141c
+#   content hash  8152cd936a894e26
+#   text hash     5b0a007ecdfbf5ce
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  08a9ae9930b96b81
-#   text hash     bec547cb5e996f13
+#   content hash  dfa081dcfaae8151
+#   text hash     9375ab98b1cfc060
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

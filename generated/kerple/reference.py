@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  233ddf7c82b580ed
-#   text hash     9a3ee94da36d8368
+#   content hash  9df0d7cdac2f597d
+#   text hash     d06aeda4e1edbdfc
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

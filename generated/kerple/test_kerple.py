@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f6605c3959cf0643
-#   text hash     00d2f69580740a18
+#   content hash  c29238612166ae0d
+#   text hash     bbed7b89667bc700
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

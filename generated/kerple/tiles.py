@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  07b5526f21b26a0e
-#   text hash     ad29594ddfd993f5
+#   content hash  22f4d135da1398e9
+#   text hash     de5e4feb3dc5de22
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  87a50faa4b5a4628
-#   text hash     917ab664d5f6c5cb
+#   content hash  30eea87b9868d59a
+#   text hash     93e633fcfb4f3f0a
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

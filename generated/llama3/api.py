@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7f5dd80e054781ce
-#   text hash     1df42c936cb6d66b
+#   content hash  db8c4bb8039ac06e
+#   text hash     b6afa1df424338c1
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -41,7 +41,7 @@ def attention(
     sin: sines of the angles, row p for position p
     positions: int (B, Tk), optional; rows of cos and sin, for keys and queries
     k_lens, k_starts: int32 (B,), optional; entry b has the keys of rows k_starts[b] to k_lens[b], without the last one
-    q_start: int or int32 (B,), optional; the position of the first query, counted from the entry's first key. Queries at no
+    q_start: int or int (B,), optional; the position of the first query, counted from the entry's first key. Queries at no
         key's position are padding then, and give 0. If None, the last query lines up with the last key
     scale: factor of q·k, 1 / sqrt(D) if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0c81e20b9c0c5c8e
-#   text hash     32d14530a5466c22
+#   content hash  b05aae192db27aa6
+#   text hash     c25ce522fc6db00d
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

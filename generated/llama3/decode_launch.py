@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  15e8b9c880e8de9c
-#   text hash     d87631e14862d51c
+#   content hash  b8223f209a4e2a11
+#   text hash     e02458434cc6691f
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -73,9 +73,9 @@ def _many(q):
 
 
 def count_splits(keys, longest, max_seqlen_k, reach, first_keys):
-    """How many splits of a sequence new tokens may see: a range may begin and end within one."""
+    """How many splits of a sequence new tokens may see, at least one: a range may begin and end within one."""
     seen = runtime.cdiv(first_keys, keys) + runtime.cdiv(reach + longest - 1, keys) + 1
-    return min(seen, runtime.cdiv(max_seqlen_k, keys))
+    return max(min(seen, runtime.cdiv(max_seqlen_k, keys)), 1)
 
 
 def is_crowd(programs, v):
@@ -221,7 +221,7 @@ def attend(
             num_stages=2,
         ),
     )  # fmt: skip
-    if key_sums is not None:
+    if key_sums is not None and max_seqlen_k > 0:
         block_m, block_n, ((warps, stages), _), _ = split_of(q, k, v, 1, call.split_size)
 
         def launch_sums(stages):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  31e110df615729bd
-#   text hash     47e0b933aa292c73
+#   content hash  03230e494584aff3
+#   text hash     0d4bb5dd282f0de4
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 
@@ -57,7 +57,7 @@ def attend(
     )  # fmt: skip
     if torch.is_grad_enabled():
         decode_arguments.refuse_gradients(
-            q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale, cos=cos, sin=sin
+            q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale, out=out, cos=cos, sin=sin
         )
     if bitwise is not None:
         decode_training.check_tensors(q, k_cache)

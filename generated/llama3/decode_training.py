@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fef2726058d4636d
-#   text hash     bdb57d68a9890d1b
+#   content hash  e615649eec1975f2
+#   text hash     666eb047c4d7c4fa
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 
@@ -37,7 +37,7 @@ def check_tensors(q, k_cache):
 
 def attend(*given):
     """What `attend_now` gives, where something may be traced."""
-    if not torch.compiler.is_compiling():
+    if not decode_arguments.is_traced():
         return attend_now(*given)
     from . import decode_operators
 
@@ -68,10 +68,17 @@ def attend_now(
     call, known = decode_arguments.remembered(
         decode.CALLS, decode._check_call, given, (max_seqlen_q, max_seqlen_k, split_size)
     )
+    if call is None:
+        from . import decode_operators
+
+        return decode_operators.attend(
+            q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k, cos, sin,
+            positions, scale, k_scale, v_scale, workspace, out, return_lse, return_key_sums, split_size, "training"
+        )  # fmt: skip
     check_tensors(q, k_cache)
     if not known and torch.is_grad_enabled():
         decode_arguments.refuse_gradients(
-            q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale, cos=cos, sin=sin
+            q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale, out=out, cos=cos, sin=sin
         )
     # on a GPU a look at values would wait for it
     if seq_lens.is_cpu:
@@ -114,7 +121,7 @@ def _of_call(call, q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqle
 
     def keys_of(x):
         """Rows of a cache by sequence; what is behind the last key may be anybody's."""
-        if x.numel() == 0 or (page_table is not None and page_table.numel() == 0):
+        if x.numel() == 0 or call.max_seqlen_k == 0:
             return x.new_zeros(sequences, 1, *x.shape[2:])
         if page_table is not None:
             pages = page_table[:, : runtime.cdiv(call.max_seqlen_k, x.shape[1])].clamp(0, x.shape[0] - 1)

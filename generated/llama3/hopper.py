@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b7ee86d9cb34a84f
-#   text hash     a160965c15c869ea
+#   content hash  6b3cdd9787d2ad83
+#   text hash     648f582d28f510ef
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d28bf5260ecb30cf
-#   text hash     e9d385fbab73f109
+#   content hash  657975ed90af351c
+#   text hash     248e303f218ca54e
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

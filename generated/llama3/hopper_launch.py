@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6ece8e0fc1d577c3
-#   text hash     38e8ee07f93df66b
+#   content hash  1065d508773889a2
+#   text hash     6e1a11f3ab69815e
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

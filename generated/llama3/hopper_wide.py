@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5fd63d27cbfca799
-#   text hash     f73b85d7b7c65267
+#   content hash  36ee8ae6b63166b2
+#   text hash     02768baef018a956
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e59f84a52bf8e6ae
-#   text hash     6f7ecc974cfee8c1
+#   content hash  816c070878641142
+#   text hash     bc8bd057039db7d8
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2d822d8ebe8b5704
-#   text hash     ac295231ddab0e57
+#   content hash  d969f62e7046f252
+#   text hash     b57455fb11f099a7
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

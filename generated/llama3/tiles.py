@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f620df03cb1aa0c4
-#   text hash     6ad260d69bcac24f
+#   content hash  3b01d434dbf496cf
+#   text hash     1ddf0c14101c5441
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  568c145f37431ab3
-#   text hash     b4b29efc8a4d84b2
+#   content hash  af6b78465c65151b
+#   text hash     68a09cdf798730dd
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -21,6 +21,7 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
 
+from . import arguments
 from . import runtime
 from .api import attention
 from .decode import attend_with_cache
@@ -95,6 +96,7 @@ def attend(
     given = dict(cos=cos, sin=sin, positions=positions, scale=scaling)
     if _decodes(query, key, is_causal and angles is None):
         given["positions"] = query.new_zeros(query.shape[:3:2], dtype=torch.int32)
+        q, k, v = (arguments.cast(x) for x in (q, k, v))  # as `attention` does
         return attend_with_cache(q, k, v, **_cached(key, attention_mask, rows), **given), None
     out = attention(q, k, v, **rows, **given)
     return out, None
@@ -354,9 +356,14 @@ def _numbers(attention_mask):
     if torch.compiler.is_compiling():
         return _unbound(attention_mask)
     last = LAST.get("mask")
-    if last is None or last[0] is not attention_mask:
-        last = LAST["mask"] = attention_mask, _unbound(attention_mask)
+    if last is None or last[0] is not attention_mask or last[2] != _version(attention_mask):
+        last = LAST["mask"] = attention_mask, _unbound(attention_mask), _version(attention_mask)
     return last[1]
+
+
+def _version(x):
+    """How often a tensor was written to; 0 where nobody counts."""
+    return 0 if x.is_inference() else x._version
 
 
 def _unbound(attention_mask):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  117d30d88f353d12
-#   text hash     3affccdf208d8b4f
+#   content hash  e0354761de743446
+#   text hash     8fa173fdb638340a
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  629048e0bc7b23ec
-#   text hash     b5a67ff5cf9f7fe3
+#   content hash  75d75b40ae2ab646
+#   text hash     ba0707ec50535a4f
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8698633df53889e4
-#   text hash     0f5ca410dc8c5c80
+#   content hash  dbb8076a28b68cd1
+#   text hash     3ecd8e4a84dc3ae2
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

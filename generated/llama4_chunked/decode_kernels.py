@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  460300684f2f8eb2
-#   text hash     217b291df4eab146
+#   content hash  c0849c030d41664b
+#   text hash     499e2eb5c5ebefb6
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

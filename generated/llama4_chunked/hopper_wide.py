@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6d01ac6a540cd4c3
-#   text hash     0cd26ed3fa1ddd81
+#   content hash  d24d45417986e5c2
+#   text hash     6fb55b8f6f689c31
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

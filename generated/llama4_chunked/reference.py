@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  56548ff20deb0832
-#   text hash     372de15a3d1a4a49
+#   content hash  a1c1f8a3fbf991e1
+#   text hash     f1fa7f407e8b2664
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d80cbf1edc687d23
-#   text hash     af5d8f02cfc6bdd8
+#   content hash  63586292f6058071
+#   text hash     8065b99cbccc40a4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

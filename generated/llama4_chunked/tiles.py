@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  edb29be02f97ff8a
-#   text hash     9202d909920c4dea
+#   content hash  4cce08e79079cdeb
+#   text hash     0b186cbab8a76898
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

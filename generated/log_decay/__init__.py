@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  419784405033274c
-#   text hash     b2378a228630c2e8
+#   content hash  2a395559f88e06f6
+#   text hash     10fa485a051bcb91
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7c5309c7e688976c
-#   text hash     12233fadaae7c25a
+#   content hash  c7f5e41ca2dd5fe8
+#   text hash     0e5cb1a5b5437792
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -119,7 +119,7 @@ def _attend(
         raise ValueError(
             f"bitwise: expected None, as sums over tokens are taken from the first row of a tile: the bits of a row hang on where that begins; got {bitwise!r}"
         )
-    if torch.compiler.is_compiling():
+    if decode_arguments.is_traced():
         from . import decode_operators
 
         attend = decode_operators.attend
@@ -149,9 +149,16 @@ def attend_now(
         out,
     )
     call, known = decode_arguments.remembered(CALLS, _check_call, given, (max_seqlen_q, max_seqlen_k, split_size))
+    if call is None:
+        from . import decode_operators
+
+        return decode_operators.attend(
+            q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k, in_log_decay,
+            scale, k_scale, v_scale, workspace, out, return_lse, split_size
+        )  # fmt: skip
     if not known and torch.is_grad_enabled():
         decode_arguments.refuse_gradients(
-            q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale, log_decay=in_log_decay
+            q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale, out=out, log_decay=in_log_decay
         )
     # on a GPU a look at values would wait for it
     if seq_lens.is_cpu:
@@ -238,7 +245,7 @@ def workspace_size(
     decode_arguments.check_operands(q, k_cache, v_cache, grouped=True, widest=(512, 512))
     split_size = decode_arguments.as_split_size(split_size)
     max_seqlen_q = min(max(arguments.as_int("max_seqlen_q", max_seqlen_q, minimum=0), 1), q.shape[-3])
-    max_seqlen_k = max(arguments.as_int("max_seqlen_k", max_seqlen_k, minimum=0, maximum=2**28), 1)
+    max_seqlen_k = arguments.as_int("max_seqlen_k", max_seqlen_k, minimum=0, maximum=2**28)
     # rows that stand one behind the other may all be of one sequence, or each of one
     longest = (q.shape[1],) if q.dim() == 4 else (1, max_seqlen_q)
     seen = _seen()
@@ -272,7 +279,9 @@ def append(
             k_new=k_new, v_new=v_new, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale
         )
     put = append_now
-    if torch.compiler.is_compiling():
+    if decode_arguments.is_traced() or decode_arguments.needs_dispatcher(
+        (k_new, v_new, k_cache, v_cache, slot_mapping, k_scale, v_scale)
+    ):
         from . import decode_operators
 
         put = decode_operators.append

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9d5e914bf535d507
-#   text hash     70931099a2c99f6f
+#   content hash  19672a1fa7f14c87
+#   text hash     bbbe7d72c06d8bee
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

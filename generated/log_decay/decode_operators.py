@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  04db548b71c3d23c
-#   text hash     95d043826adeb6d9
+#   content hash  a700b3ec80ee75a9
+#   text hash     d1add7260a45e4cc
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 
@@ -53,7 +53,7 @@ def attend(
     )  # fmt: skip
     if torch.is_grad_enabled():
         decode_arguments.refuse_gradients(
-            q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale, log_decay=in_log_decay
+            q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale, out=out, log_decay=in_log_decay
         )
     if workspace is not None:
         decode_arguments.check_workspace(workspace, q, 0)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ae4d09caba64c335
-#   text hash     c4bc8854c9a4f8d8
+#   content hash  6f0dc8fb3a4aa10c
+#   text hash     6eb8650faaa29cb3
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

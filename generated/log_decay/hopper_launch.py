@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5ab7bbd952260e34
-#   text hash     7db8f95776b75d59
+#   content hash  79d7a816fa2ba9df
+#   text hash     5865fa21bcdfc432
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

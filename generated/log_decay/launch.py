@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6f0dfcd4d96d2d60
-#   text hash     71569fa2ab75081e
+#   content hash  91ed17bd774bb60c
+#   text hash     a8a233ac8af7b047
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  53397a32568f933e
-#   text hash     3c9f4fbb4c02c5b6
+#   content hash  af354d06bdd00d41
+#   text hash     9ef2c1700286a3f1
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -105,6 +105,8 @@ class Attention(torch.nn.Module):
         if dtype not in (None, *arguments.FLOATS):
             raise TypeError(f"dtype: expected float16, bfloat16 or float32, got {arguments.plain(dtype)}")
         weight, heads = self.k_proj.weight, self.num_kv_heads
+        if dtype is None:
+            dtype = arguments.cast(weight.new_empty(0)).dtype  # what projections give
         k, v = (weight.new_empty((batch, size, heads, n), dtype=dtype) for n in (self.head_dim, self.v_head_dim))
         values = {
             "log_decay": weight.new_empty((batch, size, self.num_heads), dtype=torch.float32),
@@ -115,6 +117,7 @@ class Attention(torch.nn.Module):
         """Attention of new tokens, which join the cache."""
         if torch.is_grad_enabled():
             decode_arguments.refuse_gradients(q=q, k=k, v=v)
+        q, k, v = (arguments.cast(x) for x in (q, k, v))  # as `attention` does
         cache.append(k, v, terms)
         if cache.longest == 0:
             # nothing is cached that a prompt would have to read

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3b41336561ed55c8
-#   text hash     45b3633c0c9d9df1
+#   content hash  5a89fc6275b30578
+#   text hash     9bf27a18a4c91c17
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

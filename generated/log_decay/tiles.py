@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8275dd4974107cc0
-#   text hash     3be01aea7d6dc03e
+#   content hash  e66d9b3d70991724
+#   text hash     2f24ebafbbcbdc73
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3f4f5e61a82ff958
-#   text hash     68e88950cdc25c54
+#   content hash  367f853b5b8b3c93
+#   text hash     75c908361e9219ce
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

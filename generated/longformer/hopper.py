@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5d9892ae3b476627
-#   text hash     e430fbd6c02188a2
+#   content hash  a73d856f4cbfd28b
+#   text hash     8138910865e40f61
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d275aaa036895da1
-#   text hash     3c90aac074623d45
+#   content hash  2d3bd9f0fdf9b9ee
+#   text hash     4b7f7908600cdbf1
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

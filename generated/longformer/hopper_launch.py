@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  33d09fe4b0d0e147
-#   text hash     7eef954d132e414a
+#   content hash  ecf36920ee047b53
+#   text hash     0291893ef94b21ec
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

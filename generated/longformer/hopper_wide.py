@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9ab3bab911f5103c
-#   text hash     72ef9f4c3d8ea00c
+#   content hash  bb11127338fd9eef
+#   text hash     80aa1138d9e5ef3f
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

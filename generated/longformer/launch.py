@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  89f21bcc00b5f7b4
-#   text hash     0db7b3530963c8d1
+#   content hash  8b531e43f20fe226
+#   text hash     10932a566b9aaf8b
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

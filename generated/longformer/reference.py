@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d46394924eefabc1
-#   text hash     da03b1d469c56db6
+#   content hash  9b478424ab3cde6b
+#   text hash     d0801fd6f3f983ea
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

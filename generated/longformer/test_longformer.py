@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8e3b681f5475b000
-#   text hash     962529e8d5f281bb
+#   content hash  88b75aaed3136f4f
+#   text hash     f615e5ca49e7b12f
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  cf6accc6706d5caf
-#   text hash     1ce296b3c3c52fa3
+#   content hash  c425974bdac71ea5
+#   text hash     45252fb575be39cc
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

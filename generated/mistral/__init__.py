@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4dd607e4bea4f905
-#   text hash     64305d78946b88a7
+#   content hash  2f4ba7128669e829
+#   text hash     fafccb30cb6365f9
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

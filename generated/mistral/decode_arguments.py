@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/decode/arguments.py.jinja
-#   content hash  9b792be5d008eba1
-#   text hash     d1414f80752828a3
+#   content hash  ad0d209e8bae97d5
+#   text hash     21abb04e9e40aa52
 #   render with   attnforge render SPEC
 """What calls of decoding give, checked beside what arguments.py checks, and what shapes it has for kernels.
 
@@ -12,6 +12,7 @@ Triton is not imported here: once it is, it no longer heeds TRITON_INTERPRET.
 import math
 
 import torch
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from . import arguments
 
@@ -96,15 +97,32 @@ def _span(x):
     return (1 + sum((n - 1) * step for n, step in zip(x.shape, x.stride()))) * x.element_size() if x.numel() else 0
 
 
+def is_traced():
+    """Whether PyTorch has a say in whatever is called: a compiler, or a mode."""
+    return torch.compiler.is_compiling() or is_in_torch_dispatch_mode()
+
+
+def needs_dispatcher(given):
+    """Whether PyTorch has a say in what becomes of these: a tensor still to be negated, or of a class that tells."""
+    for x in given:
+        if isinstance(x, torch.Tensor) and (
+            x.is_neg() or type(x).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+        ):
+            return True
+    return False
+
+
 def remembered(calls, check, given, numbers):
     """What `check` makes of a call, and whether the last call was like this one, which none can take a gradient of.
 
-    From the second call with such shapes and numbers on nothing is checked.
+    From the second call with such shapes and numbers on nothing is checked. None of a call that needs the dispatcher.
     """
     try:
         last = calls.get(None)
         if last is not None and last.numbers == numbers and last.alike(given):
             return last, True
+        if needs_dispatcher(given):
+            return None, False
         shapes = [
             (x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16) if isinstance(x, torch.Tensor) else x
             for x in given
@@ -117,7 +135,7 @@ def remembered(calls, check, given, numbers):
     if call is None:
         call = check(*given, *numbers)
         call.shapes, call.numbers = shapes, numbers
-        if len(calls) == 1024:
+        if len(calls) >= 1024:
             # lengths that never come again
             calls.clear()
         calls[key] = call
@@ -299,8 +317,7 @@ def bounds(q, k_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_
     most = room if max_seqlen_k is None else arguments.as_int("max_seqlen_k", max_seqlen_k, minimum=0, maximum=2**28)
     if most > max(room, 1):
         raise ValueError(f"max_seqlen_k: expected at most the {room} keys that a sequence has room for, got {most}")
-    # at least one, so that there is a split
-    return longest, max(most, 1)
+    return longest, min(most, room)
 
 
 def check_first_keys(k_starts, seq_lens, k_cache):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  305faba0b1699331
-#   text hash     da36f8c511d2d587
+#   content hash  aa688b0bf8b6d14d
+#   text hash     713ac7ebf5161054
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

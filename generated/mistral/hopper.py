@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9de0137c46e9caee
-#   text hash     2930ad29e5c367c8
+#   content hash  1f918cac00410fc6
+#   text hash     4419638dcbb6133a
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cc8a4253c41cface
-#   text hash     ea768e8724dd33af
+#   content hash  2e61cb509888589f
+#   text hash     c338dd6875ab6b2e
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  24450ee1afbc83b7
-#   text hash     156dbedd407eb4ef
+#   content hash  c6c1f7db4c98c1ae
+#   text hash     fe8368b9a6d2c67a
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

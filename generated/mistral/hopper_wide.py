@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  04a71a87b8bde1cd
-#   text hash     2c7c8e7ed290ed7b
+#   content hash  b7e9d1e7917a7d06
+#   text hash     fd59f07694fba39e
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  396590df4802b83a
-#   text hash     f1db183b90d4c486
+#   content hash  eca9a2655480bae4
+#   text hash     d55fbc302d7b29cd
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

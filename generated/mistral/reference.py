@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ef78a5c52f09ba37
-#   text hash     e0c109e07ab65368
+#   content hash  bd39a35df0f73935
+#   text hash     3577128c474577db
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

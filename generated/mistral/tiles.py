@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b9b15213ce80d438
-#   text hash     75db8ed6fd6fe4b4
+#   content hash  7d81b68b5cb29f41
+#   text hash     642e8d3eff2cd94c
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d0e9a03b786b0e0d
-#   text hash     5ce939d9ae59dc25
+#   content hash  02bdc84ace4ac932
+#   text hash     ff3d185e56bcc5c6
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

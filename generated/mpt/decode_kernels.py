@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9a2537b6b4a0457e
-#   text hash     4343776095f05e60
+#   content hash  3e70103c66c34f0f
+#   text hash     44ea07ebc750cb9a
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b9a563afba02e56b
-#   text hash     8d73118f89d84707
+#   content hash  f2aafbd1d7baf6bc
+#   text hash     a4622e43b6fd4c82
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -73,9 +73,9 @@ def _many(q):
 
 
 def count_splits(keys, longest, max_seqlen_k, reach, first_keys):
-    """How many splits of a sequence new tokens may see: a range may begin and end within one."""
+    """How many splits of a sequence new tokens may see, at least one: a range may begin and end within one."""
     seen = runtime.cdiv(first_keys, keys) + runtime.cdiv(reach + longest - 1, keys) + 1
-    return min(seen, runtime.cdiv(max_seqlen_k, keys))
+    return max(min(seen, runtime.cdiv(max_seqlen_k, keys)), 1)
 
 
 def is_crowd(programs, v):

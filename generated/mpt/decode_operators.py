@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f607a59578072700
-#   text hash     566a688ea625a0be
+#   content hash  e5eb997377b999d7
+#   text hash     03daabcecf0f8af5
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 
@@ -55,7 +55,7 @@ def attend(
     )  # fmt: skip
     if torch.is_grad_enabled():
         decode_arguments.refuse_gradients(
-            q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale, slopes=in_slopes
+            q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale, out=out, slopes=in_slopes
         )
     if bitwise is not None:
         decode_training.check_tensors(q, k_cache)

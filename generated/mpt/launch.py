@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  06bdb72739fedd63
-#   text hash     0dd44e709ff5fa3d
+#   content hash  374cfd5e0fe3ae4a
+#   text hash     e7234eb8b5d60795
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

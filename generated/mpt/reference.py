@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  98184b3745d241a5
-#   text hash     dc64092d6f9d8919
+#   content hash  a97f061d28a9fd31
+#   text hash     eecbc542c8c58229
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

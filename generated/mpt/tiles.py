@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ee659595159771af
-#   text hash     b4164dd0c19bd809
+#   content hash  df706b0c90d1bc7b
+#   text hash     660d471c85b190e2
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  16e43ecccca118e1
-#   text hash     bbb32afc52a616b1
+#   content hash  6a3a0aac4fd8253d
+#   text hash     52c2e23309592d20
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -32,7 +32,7 @@ def attention(
     Hq and Hkv are equal. float16, bfloat16 or float32, head sizes up to 512.
 
     k_lens, k_starts: int32 (B,), optional; entry b has the keys of rows k_starts[b] to k_lens[b], without the last one
-    q_start: int or int32 (B,), optional; the position of the first query, counted from the entry's first key. Queries at no
+    q_start: int or int (B,), optional; the position of the first query, counted from the entry's first key. Queries at no
         key's position are padding then, and give 0. If None, the last query lines up with the last key
     scale: factor of q·k, 1 / sqrt(D) if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq)

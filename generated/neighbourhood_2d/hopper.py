@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  5ea6972de318d405
-#   text hash     9e971ccd4066c9e1
+#   content hash  6627a81270aee39f
+#   text hash     60d98fc9e65d4d0a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  d7a65a8ab7f5ff20
-#   text hash     0366540cd3f16c51
+#   content hash  8bc3cca696bfa8db
+#   text hash     96ca9ffbb850f50f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  8a6aad652a172b0d
-#   text hash     6ed4c4056d24dfa5
+#   content hash  8bc1cd18bccc70d4
+#   text hash     9178ed5f246c2847
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f9d632495e99a0b1
-#   text hash     a18bfbeee030b139
+#   content hash  6e9376c32bf6b990
+#   text hash     9391c6616a552b65
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  fa89f5cb2eaeecf6
-#   text hash     8728748d3098bbb5
+#   content hash  05329619b0c7624d
+#   text hash     52c6b1386ffae7c0
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

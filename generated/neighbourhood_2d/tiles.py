@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  20fdfe07d1e25480
-#   text hash     251ee86fbd3b2414
+#   content hash  f5305940cf53947f
+#   text hash     f598e65f2807b67e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

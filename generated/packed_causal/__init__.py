@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ce4b09d28d62709a
-#   text hash     90b2b2426389ddac
+#   content hash  1b8922454721fa36
+#   text hash     0fec8d120d229b9f
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

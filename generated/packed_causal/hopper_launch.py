@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2fb3bded48cf69e0
-#   text hash     896c90743d8eccf1
+#   content hash  f30e43009010a795
+#   text hash     57d030c32d7bebbf
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

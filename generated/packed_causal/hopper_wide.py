@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f716adb64969e457
-#   text hash     a3c338b3e3c0b1e8
+#   content hash  97050fabec13273f
+#   text hash     cc8cf097f6bf574e
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

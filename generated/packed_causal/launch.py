@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  fc90e7014d7e7be5
-#   text hash     50941d832aa123a2
+#   content hash  d901499406065db4
+#   text hash     cf9075226a3f1f72
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

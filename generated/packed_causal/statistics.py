@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1591228642f47c8d
-#   text hash     e6aaa0983ab6b819
+#   content hash  152fd9a448aa1871
+#   text hash     fd8a612e03777783
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

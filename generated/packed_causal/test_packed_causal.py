@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3b9d2d8568850677
-#   text hash     41fa364bab203abf
+#   content hash  a1b30f9269d42224
+#   text hash     61105a5b18d2742b
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

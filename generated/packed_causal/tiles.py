@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9a5ed719d0619b9d
-#   text hash     ef29219617dc33e7
+#   content hash  ec45f7c40c0c5ecc
+#   text hash     2679aeb7776f5487
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

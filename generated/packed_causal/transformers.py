@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3f8b50b06d0c0430
-#   text hash     a44d4fc4e4f1f551
+#   content hash  684f99a77666562f
+#   text hash     0d3ee5b600d544de
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a7af041dcd3387d7
-#   text hash     12fcdea5d6669f22
+#   content hash  8b0d98169d3c37bd
+#   text hash     30a0d54e233c739d
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0e312c5df276f927
-#   text hash     c4b04d2c3a570fa7
+#   content hash  4deb68dfd60b70f4
+#   text hash     3681fc9188a1b1aa
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

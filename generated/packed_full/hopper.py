@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d10a3611eba3fa1a
-#   text hash     3fbaa928fce2a213
+#   content hash  181cae961a5a196b
+#   text hash     d292ff67192b6584
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

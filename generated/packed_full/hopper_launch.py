@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  67ea38844b4ee9d7
-#   text hash     fce8c1ee8d4293da
+#   content hash  c2c63823098181ad
+#   text hash     d80a0049af01e43e
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  bad791ac484dde04
-#   text hash     c2bce262f7973f0a
+#   content hash  d7dc8232c5e1567a
+#   text hash     5f6edef43424bfbe
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

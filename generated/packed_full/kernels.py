@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0637761fe4fdff38
-#   text hash     7a00bdae075dfb47
+#   content hash  d8561df16ab80c32
+#   text hash     a2094e89caf2e45f
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 
@@ -174,7 +174,11 @@ def load_tile(desc, h, first, end, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
         column = tl.arange(0, COLUMNS)
         ptr += tl.cast(h, tl.int64) * stride_head * STEP
         inside = (row < end)[:, None] & (column < WIDTH)[None, :]
-        tile = tl.load(ptr + row.to(tl.int64)[:, None] * (stride_row * STEP) + column[None, :], mask=inside, other=0.0)
+        tile = tl.load(
+            ptr + row.to(tl.int64)[:, None] * (tl.cast(stride_row, tl.int64) * STEP) + column[None, :],
+            mask=inside,
+            other=0.0,
+        )
     return tile
 
 

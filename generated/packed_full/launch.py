@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  98151525391becd0
-#   text hash     8332ef167b288875
+#   content hash  768dc43b79e7f6cc
+#   text hash     8c13d9c7eb7ee528
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

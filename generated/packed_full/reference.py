@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  471321409e1c25c7
-#   text hash     c325757220fd8228
+#   content hash  c243ae3428e18022
+#   text hash     fd0f5b5eee292a4d
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

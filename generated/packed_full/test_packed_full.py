@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b6514970c1fa197c
-#   text hash     50b090e0f29466b6
+#   content hash  e0b2c8efe01b3a5a
+#   text hash     51a991a4179dd774
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c967f6b296b28806
-#   text hash     3df88252fa5f43ed
+#   content hash  28fbb266611e7e19
+#   text hash     46aa3b6e20fff0c1
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

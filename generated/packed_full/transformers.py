@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a768d7dbdf9eddee
-#   text hash     a21797b06f491bc7
+#   content hash  8a924b4d5137d685
+#   text hash     f7af20d56a02d063
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

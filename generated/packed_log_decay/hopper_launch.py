@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  22cba72877114ff2
-#   text hash     98d10bd915aaac98
+#   content hash  8ea9e708a6e669a1
+#   text hash     97ff6398dde94fa7
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

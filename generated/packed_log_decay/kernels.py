@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ccf314b7662f6974
-#   text hash     7c49bd8038d88859
+#   content hash  c59968f17a1410f4
+#   text hash     2eddf64bb485261b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 
@@ -228,7 +228,11 @@ def load_tile(desc, h, first, end, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
         column = tl.arange(0, COLUMNS)
         ptr += tl.cast(h, tl.int64) * stride_head * STEP
         inside = (row < end)[:, None] & (column < WIDTH)[None, :]
-        tile = tl.load(ptr + row.to(tl.int64)[:, None] * (stride_row * STEP) + column[None, :], mask=inside, other=0.0)
+        tile = tl.load(
+            ptr + row.to(tl.int64)[:, None] * (tl.cast(stride_row, tl.int64) * STEP) + column[None, :],
+            mask=inside,
+            other=0.0,
+        )
     return tile
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a0bc9cb93e395251
-#   text hash     e845a5f18a0e81f8
+#   content hash  30fd6c550047965d
+#   text hash     281d3f952d72df82
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

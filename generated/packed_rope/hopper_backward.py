@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f58c46a7ff64f804
-#   text hash     8570ce1f30e48453
+#   content hash  05e4522590db4d64
+#   text hash     60a6a787895c0c27
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  76847cff87fec560
-#   text hash     5a3caa0f27755e2c
+#   content hash  84e7ade1c012fb8c
+#   text hash     433564f0574a526c
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c1397d9948e42fae
-#   text hash     9a684bcf988bd50e
+#   content hash  16b7c59a31a3da3a
+#   text hash     f1d7d2ea4d1944e0
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0401b0dfc7810fc0
-#   text hash     00a9efe2a8cb8b41
+#   content hash  ea3e1ab351f64db3
+#   text hash     c510d01bf1789717
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 
@@ -192,7 +192,11 @@ def load_tile(desc, h, first, end, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
         column = tl.arange(0, COLUMNS)
         ptr += tl.cast(h, tl.int64) * stride_head * STEP
         inside = (row < end)[:, None] & (column < WIDTH)[None, :]
-        tile = tl.load(ptr + row.to(tl.int64)[:, None] * (stride_row * STEP) + column[None, :], mask=inside, other=0.0)
+        tile = tl.load(
+            ptr + row.to(tl.int64)[:, None] * (tl.cast(stride_row, tl.int64) * STEP) + column[None, :],
+            mask=inside,
+            other=0.0,
+        )
     return tile
 
 

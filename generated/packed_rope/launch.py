@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d370d8ec5c57888f
-#   text hash     2589347644b249cb
+#   content hash  59a968c48e4fd69e
+#   text hash     f68beba564311678
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  89e4497a887bf7a4
-#   text hash     92a7b83f6aa7d044
+#   content hash  9302b634d4ece944
+#   text hash     9f7cf471c3252e10
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

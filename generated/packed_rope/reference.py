@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  bb7669cd2ff30720
-#   text hash     1e2af8547cc074f4
+#   content hash  274fca73fa8b5899
+#   text hash     f2aa301f3c1665c3
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  783393d83d4eb6e1
-#   text hash     e5be9d7bab1b95c3
+#   content hash  0ec339c54806f3e6
+#   text hash     3bdbb0d5d42bd042
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

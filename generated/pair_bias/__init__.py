@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  08af04c2cde0f7bb
-#   text hash     9dbb606e389055b2
+#   content hash  4e2f73994d75ac21
+#   text hash     4f9614343a2cc525
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  1d6fa8cbb2ada704
-#   text hash     fde92e7030c159b9
+#   content hash  23a1bc5afab37759
+#   text hash     1f4b7335b443e279
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  792c4f95f3461c18
-#   text hash     c20138138b7e8d7f
+#   content hash  c2227855741ef06b
+#   text hash     8628280f68a9b094
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  3364ce69b8de4936
-#   text hash     7187c8994ca89486
+#   content hash  6c75b6ba02a5da32
+#   text hash     f21f639be35fc368
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

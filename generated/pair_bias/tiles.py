@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e6c16b83b14b7410
-#   text hash     d7fb7fa4a9b8af65
+#   content hash  a7137a0d9bb911bc
+#   text hash     1f7dcceec0be5df0
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

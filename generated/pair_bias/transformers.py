@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c822d5c0e1c98799
-#   text hash     d72accd375332f98
+#   content hash  6ee6ef63b2f224b0
+#   text hash     cc56e44c1d67d474
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -192,9 +192,14 @@ def _numbers(attention_mask):
     if torch.compiler.is_compiling():
         return _unbound(attention_mask)
     last = LAST.get("mask")
-    if last is None or last[0] is not attention_mask:
-        last = LAST["mask"] = attention_mask, _unbound(attention_mask)
+    if last is None or last[0] is not attention_mask or last[2] != _version(attention_mask):
+        last = LAST["mask"] = attention_mask, _unbound(attention_mask), _version(attention_mask)
     return last[1]
+
+
+def _version(x):
+    """How often a tensor was written to; 0 where nobody counts."""
+    return 0 if x.is_inference() else x._version
 
 
 def _unbound(attention_mask):

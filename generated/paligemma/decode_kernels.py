@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9e4ddf2962788dd6
-#   text hash     25f2aa3278e2bb20
+#   content hash  28a18f85a4afcaf0
+#   text hash     6716000af103dc91
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d75af0c54e41e02d
-#   text hash     767832617f040b4e
+#   content hash  321d72133d736c2d
+#   text hash     86349952fc60619f
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3838d247315885ed
-#   text hash     f201e62f31179ab2
+#   content hash  e184b27bf526bbb2
+#   text hash     a3a29c41e0aa524e
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

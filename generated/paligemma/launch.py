@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  97adecc6ef233572
-#   text hash     f86b4ebe57c9db97
+#   content hash  b6f4878bd4d91bea
+#   text hash     8b329e1409cb18fe
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

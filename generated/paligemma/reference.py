@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bf7827ca0777efd5
-#   text hash     77957891da372304
+#   content hash  ddb621b0cd9b7a6f
+#   text hash     e2f9e9b214b91f08
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7e64a07228e530a6
-#   text hash     ab290e4f2906850d
+#   content hash  c9eea4e2ea24e5c1
+#   text hash     824dfcd813162bda
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9895eb81e75ec35f
-#   text hash     d224db8ac667ef91
+#   content hash  b4e98f55b86fbd44
+#   text hash     d2c42ea7b1418173
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

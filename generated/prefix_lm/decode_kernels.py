@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5c9bbf01564180c6
-#   text hash     82e35a21852e6558
+#   content hash  dad6854f8b4d4dee
+#   text hash     5acce79f6124937c
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ab753bb6d1ce0d50
-#   text hash     322395f75872d219
+#   content hash  7819f14c467b6c2b
+#   text hash     63ee206e4b574c15
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

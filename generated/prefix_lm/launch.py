@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2b6c2f0464c88e41
-#   text hash     b56f9321e1bcbfc7
+#   content hash  5170fafcd97e2940
+#   text hash     b9825ad08a468373
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f35bdaaab3628ced
-#   text hash     b728a7c06009b2a5
+#   content hash  7864fa6d94bfba0b
+#   text hash     06f48b7f1048ef31
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3de60de259ed9fc7
-#   text hash     ec7758853b9b8d37
+#   content hash  f4a1ed22384e6302
+#   text hash     29b42abc9927b65a
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

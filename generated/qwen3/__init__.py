@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f689ca3650509602
-#   text hash     20e3a286ef403b71
+#   content hash  a80c853e98bb072f
+#   text hash     b4a39e50d6eecdac
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

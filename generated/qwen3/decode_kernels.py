@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  fc29ebc7b3473738
-#   text hash     50dc46fe54edaef5
+#   content hash  1196f9a606f5312d
+#   text hash     1b6965bec60ab509
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

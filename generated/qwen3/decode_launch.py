@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  fd40e0172efd5a5f
-#   text hash     06b2f4b91804c693
+#   content hash  0656dd1e3d656d9e
+#   text hash     9de5b9d4b55e9431
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -73,9 +73,9 @@ def _many(q):
 
 
 def count_splits(keys, longest, max_seqlen_k, reach, first_keys):
-    """How many splits of a sequence new tokens may see: a range may begin and end within one."""
+    """How many splits of a sequence new tokens may see, at least one: a range may begin and end within one."""
     seen = runtime.cdiv(first_keys, keys) + runtime.cdiv(reach + longest - 1, keys) + 1
-    return min(seen, runtime.cdiv(max_seqlen_k, keys))
+    return max(min(seen, runtime.cdiv(max_seqlen_k, keys)), 1)
 
 
 def is_crowd(programs, v):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c3da186b338f07cb
-#   text hash     fa568a37acd0148d
+#   content hash  9d8f90d70e8ca8fb
+#   text hash     25a1fb980269ec64
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 
@@ -55,7 +55,7 @@ def attend(
     )  # fmt: skip
     if torch.is_grad_enabled():
         decode_arguments.refuse_gradients(
-            q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale, cos=cos, sin=sin
+            q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale, out=out, cos=cos, sin=sin
         )
     if bitwise is not None:
         decode_training.check_tensors(q, k_cache)

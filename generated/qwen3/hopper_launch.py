@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7f08491777f607dd
-#   text hash     1d2324da0a72389e
+#   content hash  52dc263d12983794
+#   text hash     578d346bbda84b59
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

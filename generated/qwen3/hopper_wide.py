@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e94e6eb0e7142678
-#   text hash     b0e16a924e8ac7b5
+#   content hash  67e022ecc0c2205d
+#   text hash     2301dc0d305a2d8b
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

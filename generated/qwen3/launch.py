@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ba327d22da0b1c79
-#   text hash     83d25e05cad76bcb
+#   content hash  9ecde7bfa55ab48b
+#   text hash     85a9d05a1900490d
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1e53aeebec145ebd
-#   text hash     8560a583a898b72d
+#   content hash  ad378c05b86e43ff
+#   text hash     d3ecdac0f5fbd969
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a01d3f08c1070f79
-#   text hash     f05303442ad74b8d
+#   content hash  b9ead2cef3d7dc3c
+#   text hash     32dfd7504a16ed35
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

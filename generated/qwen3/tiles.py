@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  dd06610418d4b657
-#   text hash     7db320a9fc4b0ecb
+#   content hash  f2ac958461cbdc80
+#   text hash     2eb60daa3b133085
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

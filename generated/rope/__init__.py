@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2025d03421e6bbec
-#   text hash     bb66951d20500a11
+#   content hash  1720a5669f15c2ec
+#   text hash     40bfe3da8fae3de1
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2e09ff43c49d52d2
-#   text hash     1bbf93421a7b2250
+#   content hash  28e4b2407bc8ebdd
+#   text hash     a30f468c7145d4b3
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  18f4b664bf769715
-#   text hash     939971af3c37d46d
+#   content hash  707937bce1fb579f
+#   text hash     7fe628d1522c9022
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

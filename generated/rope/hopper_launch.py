@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  95500777f3de2a5c
-#   text hash     1e7b9ca232643354
+#   content hash  037e15faf26367c3
+#   text hash     9f7477704ae83269
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

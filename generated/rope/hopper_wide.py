@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6e7ee04e01ffef67
-#   text hash     245b02f17c24678f
+#   content hash  d10ae2fc2331eaa1
+#   text hash     fdad6669584a844d
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f06da43c749c9f96
-#   text hash     1de60ec79f43ff3f
+#   content hash  0a766e9c2b435f2a
+#   text hash     9aadefe46c7a49ef
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

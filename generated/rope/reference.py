@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0d30f6d3b9001a01
-#   text hash     ee43cfc8f10630d6
+#   content hash  3f129ec86fe3f813
+#   text hash     27ba6a5fc5df75fe
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

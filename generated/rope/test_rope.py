@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2c12a03ab8fdc19c
-#   text hash     44288572d50704d3
+#   content hash  428eb0bbce1d8a8c
+#   text hash     7b071fea7add9eac
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

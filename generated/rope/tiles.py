@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0ccc0bd3a6545f88
-#   text hash     a031bbc971edd1c1
+#   content hash  399d5b408884e4e9
+#   text hash     569a5612250ebf33
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

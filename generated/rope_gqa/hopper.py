@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  89ff180bd1aa193f
-#   text hash     44bc7e7316c2472a
+#   content hash  8400cee091a926e4
+#   text hash     53fd63d01110942c
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

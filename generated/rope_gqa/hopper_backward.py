@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5bca450fb274165d
-#   text hash     7f92795b21cdf43c
+#   content hash  6a8c312eb19acad1
+#   text hash     0e7da6bba925bd8a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

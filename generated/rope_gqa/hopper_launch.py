@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  733a75d7c1d57419
-#   text hash     f28fe93291f410e5
+#   content hash  3ffd4f04d3fd0dcd
+#   text hash     1499d1b7273ddca6
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

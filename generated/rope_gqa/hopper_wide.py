@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  fba4e54ca4fe343a
-#   text hash     1f7406045377ea21
+#   content hash  f4ed158e78211d9d
+#   text hash     9d2fcda5f20440eb
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  49edf94a53ca273c
-#   text hash     ecf21a73ed32457a
+#   content hash  9a6498006e45d5c5
+#   text hash     90593c840a16dd05
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3881dee1e826f30a
-#   text hash     bb5666a796d736c6
+#   content hash  9444c35af9103a30
+#   text hash     7e53dda877ea2536
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

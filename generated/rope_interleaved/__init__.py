@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  59eea56f512da9ee
-#   text hash     9ce4c48c1aead430
+#   content hash  df28f31b6da5c2ef
+#   text hash     6b65e64db8b14339
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e092e151ecad9a54
-#   text hash     ceb9f4e4a7795ce6
+#   content hash  a1f3d3f023446383
+#   text hash     e0bddf22a7a07eb7
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

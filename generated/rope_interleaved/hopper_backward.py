@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8d4988bc5b46b94f
-#   text hash     ae499a7a99b0299b
+#   content hash  b604504b39e1da9b
+#   text hash     394d3d09ccec375c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9a713de08465e539
-#   text hash     39df7afcd33c306d
+#   content hash  f295e68a715e5aef
+#   text hash     42378be38c40f195
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

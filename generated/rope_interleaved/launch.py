@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5b5c5f5475fac32f
-#   text hash     4f4f9090ac6020d8
+#   content hash  d849d4cfd7cbf16a
+#   text hash     b1530ddd3645fec2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  492158ad4a835993
-#   text hash     951d5c597d20ba94
+#   content hash  464eb20f83ca7485
+#   text hash     bb4b2d3c8944725a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

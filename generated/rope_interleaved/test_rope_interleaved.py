@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  75e11801eb813c9a
-#   text hash     92e2ca4bca9f9090
+#   content hash  164dce42fd69bd40
+#   text hash     c357ffb0fdc45e94
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  51abceb3d2c3538e
-#   text hash     504ca756fdb181e1
+#   content hash  fba44a33f1106b69
+#   text hash     70aba37c2022f4bb
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

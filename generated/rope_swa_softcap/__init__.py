@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c5bc6f22e7af0d70
-#   text hash     18fb2e0bc994e706
+#   content hash  ba3d021970011b39
+#   text hash     2d35a9c5a783b575
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c48fb91a9832ff08
-#   text hash     4dd9d378a95cd2e1
+#   content hash  4a962b681f8866a0
+#   text hash     bce2a6d7346a3161
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

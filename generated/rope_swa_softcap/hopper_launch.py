@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  dbdc228f5b91a415
-#   text hash     22d408603f2f64f5
+#   content hash  26fd889342286386
+#   text hash     9fe2f88765050a66
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  43863ec944de0447
-#   text hash     1ad4885dc3c04ef4
+#   content hash  8c236c81042d943e
+#   text hash     19972f7a42a271e4
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 
@@ -204,7 +204,11 @@ def load_tile(desc, b, h, first, end, ROWS: tl.constexpr, COLUMNS: tl.constexpr)
         column = tl.arange(0, COLUMNS)
         ptr += (tl.cast(b, tl.int64) * stride_batch + tl.cast(h, tl.int64) * stride_head) * STEP
         inside = (row < end)[:, None] & (column < WIDTH)[None, :]
-        tile = tl.load(ptr + row.to(tl.int64)[:, None] * (stride_row * STEP) + column[None, :], mask=inside, other=0.0)
+        tile = tl.load(
+            ptr + row.to(tl.int64)[:, None] * (tl.cast(stride_row, tl.int64) * STEP) + column[None, :],
+            mask=inside,
+            other=0.0,
+        )
     return tile
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2a67f6dc3142ce4e
-#   text hash     f018bdaf905581ae
+#   content hash  67bae1c92f94abdf
+#   text hash     3d8beac68040081f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  31d4c39a21e20861
-#   text hash     7e32501da5edfd08
+#   content hash  2851b8b073710b2f
+#   text hash     62cb2d6c9e06590c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8b5df03b12301140
-#   text hash     ece6c4d56fc07e5b
+#   content hash  328528b95a99b53d
+#   text hash     4b577d2088671ac4
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e3fe3724e58d0074
-#   text hash     44ec37acc7504e46
+#   content hash  30c04f6e577cb7b7
+#   text hash     f114153dae51634e
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f61b74200331f9d1
-#   text hash     96ac7a10d59f930a
+#   content hash  880455af98fdcef4
+#   text hash     1d6f91a472de3b0e
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

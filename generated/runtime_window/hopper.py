@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0a48f9f91ddaa2f4
-#   text hash     7ab18a384261f817
+#   content hash  c16f8b5b34cad20b
+#   text hash     746f80374aa726bc
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

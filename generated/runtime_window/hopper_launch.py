@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  51fc603525baeb89
-#   text hash     197b36fc3fecd522
+#   content hash  9e1fe9a1d313f708
+#   text hash     ad387fe233f63052
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  dde2ac7c072a22a8
-#   text hash     fbe66ecb59afa57c
+#   content hash  9a5d56c851115e17
+#   text hash     9593b88352a2aaf9
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b15e7e1d4b202cfc
-#   text hash     c874e2e676bd661c
+#   content hash  8cea95f152f064a1
+#   text hash     e5bf6af72977c02e
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  47d447b6fdbcc53a
-#   text hash     1536bec385c70a90
+#   content hash  142b83868f52dfdb
+#   text hash     9b8ea0bee03080e0
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

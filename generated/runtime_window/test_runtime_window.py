@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0d224078e1e6158b
-#   text hash     6b95c3e7b453c9b7
+#   content hash  d80b6e3e53b26865
+#   text hash     226de701a68a2968
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  bc6dd95e62e168be
-#   text hash     de32da12530914d0
+#   content hash  623d264116098099
+#   text hash     dec2d48937d52b40
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  84d4fd25f73e85c8
-#   text hash     ea0395c65f477a17
+#   content hash  daef8503bd4bbb19
+#   text hash     68a86f51c7f9dc5d
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

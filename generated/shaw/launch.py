@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  fcaa0b53478157ea
-#   text hash     7696b2ce145176ea
+#   content hash  0dc85349a96ebdaa
+#   text hash     d858122f4c653011
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

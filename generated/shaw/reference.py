@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  55c9d9e873acbdaa
-#   text hash     5e5e01a8a23d2ede
+#   content hash  9430a3aa16dcd15c
+#   text hash     33f39989dd3b1eff
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c513b0445ece7e82
-#   text hash     1f58c468f4f6ecf5
+#   content hash  7064b00870d63d89
+#   text hash     d221ef11c89c9b93
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  27f86c4b6421166b
-#   text hash     e3fd4241d43b0d73
+#   content hash  764275dbf52d5351
+#   text hash     f683f979eae23fc8
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  518b13df74d23921
-#   text hash     e5457caf59f9fc13
+#   content hash  2b30c2e0b046433b
+#   text hash     74c1f068b053f6d0
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

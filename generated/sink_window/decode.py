@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  76f9bc40e9b93108
-#   text hash     667e96cc5d263a36
+#   content hash  882971f81caefeab
+#   text hash     0bbcdd717370aaab
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -134,7 +134,7 @@ def _attend(
 
         decode_training.check_numbers(bitwise, split_size, return_key_sums)
         attend = decode_training.attend
-    elif torch.compiler.is_compiling():
+    elif decode_arguments.is_traced():
         from . import decode_operators
 
         attend = decode_operators.attend
@@ -153,9 +153,16 @@ def attend_now(
     call, known = decode_arguments.remembered(
         CALLS, _check_call, given, (max_seqlen_q, max_seqlen_k, split_size, in_window)
     )
+    if call is None:
+        from . import decode_operators
+
+        return decode_operators.attend(
+            q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k, in_window,
+            sinks, scale, k_scale, v_scale, workspace, out, return_lse, return_key_sums, split_size
+        )  # fmt: skip
     if not known and torch.is_grad_enabled():
         decode_arguments.refuse_gradients(
-            q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale, sinks=sinks
+            q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale, out=out, sinks=sinks
         )
     # on a GPU a look at values would wait for it
     if seq_lens.is_cpu:
@@ -246,7 +253,7 @@ def workspace_size(
     decode_arguments.check_operands(q, k_cache, v_cache, grouped=True, widest=(512, 512))
     split_size = decode_arguments.as_split_size(split_size)
     max_seqlen_q = min(max(arguments.as_int("max_seqlen_q", max_seqlen_q, minimum=0), 1), q.shape[-3])
-    max_seqlen_k = max(arguments.as_int("max_seqlen_k", max_seqlen_k, minimum=0, maximum=2**28), 1)
+    max_seqlen_k = arguments.as_int("max_seqlen_k", max_seqlen_k, minimum=0, maximum=2**28)
     if window is not None:
         window = arguments.as_int("window", window, minimum=1, maximum=268435456)
     # rows that stand one behind the other may all be of one sequence, or each of one
@@ -280,7 +287,9 @@ def append(
             k_new=k_new, v_new=v_new, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale
         )
     put = append_now
-    if torch.compiler.is_compiling():
+    if decode_arguments.is_traced() or decode_arguments.needs_dispatcher(
+        (k_new, v_new, k_cache, v_cache, slot_mapping, k_scale, v_scale)
+    ):
         from . import decode_operators
 
         put = decode_operators.append

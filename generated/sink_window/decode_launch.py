@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  074220fbfa144b87
-#   text hash     333e16191fe2a496
+#   content hash  f07a25d646cee49d
+#   text hash     c055d326ca91ec4c
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -73,9 +73,9 @@ def _many(q):
 
 
 def count_splits(keys, longest, max_seqlen_k, reach, first_keys):
-    """How many splits of a sequence new tokens may see: a range may begin and end within one."""
+    """How many splits of a sequence new tokens may see, at least one: a range may begin and end within one."""
     seen = runtime.cdiv(first_keys, keys) + runtime.cdiv(reach + longest - 1, keys) + 1
-    return min(seen, runtime.cdiv(max_seqlen_k, keys))
+    return max(min(seen, runtime.cdiv(max_seqlen_k, keys)), 1)
 
 
 def is_crowd(programs, v):
@@ -218,7 +218,7 @@ def attend(
             OVERLAP=runtime.overlaps(q.device), num_warps=min(chunks, 4), num_stages=2,
         ),
     )  # fmt: skip
-    if key_sums is not None:
+    if key_sums is not None and max_seqlen_k > 0:
         block_m, block_n, ((warps, stages), _), _ = split_of(q, k, v, 1, call.split_size)
 
         def launch_sums(stages):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2a6b415970a43888
-#   text hash     d4519cceb3de1d85
+#   content hash  7a27f7bd77e7d873
+#   text hash     ea843a72aa50b7c1
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 
@@ -57,7 +57,7 @@ def attend(
     )  # fmt: skip
     if torch.is_grad_enabled():
         decode_arguments.refuse_gradients(
-            q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale, sinks=sinks
+            q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale, out=out, sinks=sinks
         )
     if bitwise is not None:
         decode_training.check_tensors(q, k_cache, sinks)

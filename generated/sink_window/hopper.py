@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f5bef645da1ee9cc
-#   text hash     68bc371e4d5e5bf8
+#   content hash  e49ab23caf85d307
+#   text hash     70a4001a85d1d6aa
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

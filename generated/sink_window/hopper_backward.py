@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f09fc62c48717e8d
-#   text hash     fa3596b3c5447406
+#   content hash  9a33e927063a652b
+#   text hash     460e38d2f6d484de
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

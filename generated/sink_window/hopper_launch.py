@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3924bce0fdbbbcca
-#   text hash     af11976d898f074d
+#   content hash  6de0566259824bc5
+#   text hash     140ab5cec62fa6f1
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6899775a1ecd48dc
-#   text hash     a23b20cd7fa2857e
+#   content hash  a537f83496884141
+#   text hash     007897753180ba95
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

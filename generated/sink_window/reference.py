@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5bb4f25f6d148f2d
-#   text hash     de815af87f4eb1e4
+#   content hash  404433eba49d4128
+#   text hash     7168f9bb0f2a8cb8
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

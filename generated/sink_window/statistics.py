@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fa5187efb5a7ab65
-#   text hash     1748d564b9203133
+#   content hash  56e26c3a493aff89
+#   text hash     b3348e655103ad3d
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

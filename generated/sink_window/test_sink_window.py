@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7b7814f982839b37
-#   text hash     6011baa7f9768b2d
+#   content hash  b886faad8eac3169
+#   text hash     d379a43856bf3d52
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  36046e38455b8acf
-#   text hash     369277e4a2f22169
+#   content hash  72c2cbc0b38f3be8
+#   text hash     7d0f5d33d82274f6
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  52a6ab38b0f36509
-#   text hash     6d8a1b3ee891df27
+#   content hash  4a26141c0daa6659
+#   text hash     aa5aefca6245447a
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d6f40787e2375660
-#   text hash     eac284bb3a59cdc2
+#   content hash  b77979699c51d99c
+#   text hash     0ac53ff1192eb61e
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fbef39a29ea20497
-#   text hash     651e828d4385b82a
+#   content hash  6465f6f8b1cf86b7
+#   text hash     4a5c0ccccad3770b
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b5132c355cab1cb8
-#   text hash     d5293e117c2f888d
+#   content hash  7db1cc5b408a91f7
+#   text hash     944fa6bae550527f
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

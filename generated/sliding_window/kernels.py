@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7596485ed4611125
-#   text hash     d0c17daecbf2f9ec
+#   content hash  b1d113942ea5efe4
+#   text hash     cedda8ec2b24476f
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 
@@ -174,7 +174,11 @@ def load_tile(desc, b, h, first, end, ROWS: tl.constexpr, COLUMNS: tl.constexpr)
         column = tl.arange(0, COLUMNS)
         ptr += (tl.cast(b, tl.int64) * stride_batch + tl.cast(h, tl.int64) * stride_head) * STEP
         inside = (row < end)[:, None] & (column < WIDTH)[None, :]
-        tile = tl.load(ptr + row.to(tl.int64)[:, None] * (stride_row * STEP) + column[None, :], mask=inside, other=0.0)
+        tile = tl.load(
+            ptr + row.to(tl.int64)[:, None] * (tl.cast(stride_row, tl.int64) * STEP) + column[None, :],
+            mask=inside,
+            other=0.0,
+        )
     return tile
 
 

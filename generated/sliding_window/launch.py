@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  0ca2ea30563345f0
-#   text hash     868fa9fe1871fd87
+#   content hash  43bb05933598ef88
+#   text hash     07934d205201ee9b
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b84d0f9c4b54d020
-#   text hash     408736ce36173fe5
+#   content hash  5e7edab983de12be
+#   text hash     84368615d71881b7
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

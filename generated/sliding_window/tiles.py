@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  82d02b9aafa273d2
-#   text hash     31610c941c9eeea9
+#   content hash  5eee1c09e8080169
+#   text hash     14dd36efc1239783
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

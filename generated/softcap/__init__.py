@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a4959fb74aff8427
-#   text hash     9a75abeae2b865aa
+#   content hash  e8ab39ee8fce2409
+#   text hash     5d5583c22744297a
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

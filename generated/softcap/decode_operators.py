@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d7be6f9a0ec559d3
-#   text hash     2cf30f73a98e2ebe
+#   content hash  769dc3a016f678db
+#   text hash     b12be341ddbe6791
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 
@@ -53,7 +53,9 @@ def attend(
         max_seqlen_k, split_size
     )  # fmt: skip
     if torch.is_grad_enabled():
-        decode_arguments.refuse_gradients(q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale)
+        decode_arguments.refuse_gradients(
+            q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale, out=out
+        )
     if bitwise is not None:
         decode_training.check_tensors(q, k_cache)
     if workspace is not None:

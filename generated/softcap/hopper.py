@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2f731f96c9a8a09f
-#   text hash     847ded09f60f4e64
+#   content hash  4c93d1a139df5bc6
+#   text hash     679fd92cb4430d34
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

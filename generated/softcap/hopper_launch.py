@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  660ae9472ecefe78
-#   text hash     01f8be26bdcd2b0c
+#   content hash  226792588847b4af
+#   text hash     a6390d2c99a39977
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  965c8aa3c5ab40ab
-#   text hash     2932bdbc7e98c9ff
+#   content hash  fdc53ebb48fffecb
+#   text hash     b5aa654d44ddf1b8
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

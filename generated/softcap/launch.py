@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c0276bcdb018d4ee
-#   text hash     ca50fd78d90b83d5
+#   content hash  c333ebae0545619c
+#   text hash     5ff3414bf4f669f7
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

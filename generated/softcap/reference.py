@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1e3cfb5264225eb6
-#   text hash     4a75e2f8f611b291
+#   content hash  043f133786cf248f
+#   text hash     57eea083da6669a7
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

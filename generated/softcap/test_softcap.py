@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5b23a0e74c0d311a
-#   text hash     cb38ba99fb2d9fd4
+#   content hash  544ac94290364bf6
+#   text hash     045bf0d18ab2fe01
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

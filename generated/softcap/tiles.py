@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e35c94d4062b61d7
-#   text hash     d2d8cc5c2b60b3b5
+#   content hash  8d2c5d3f2b3dce8b
+#   text hash     5c2c1aed472e2252
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

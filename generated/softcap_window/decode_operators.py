@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f741eca7aa25772c
-#   text hash     078ff1ac8bf2f7e4
+#   content hash  fb9e7b6f52080060
+#   text hash     37672fb5283e2f1a
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 
@@ -53,7 +53,9 @@ def attend(
         max_seqlen_k, split_size
     )  # fmt: skip
     if torch.is_grad_enabled():
-        decode_arguments.refuse_gradients(q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale)
+        decode_arguments.refuse_gradients(
+            q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale, out=out
+        )
     if bitwise is not None:
         decode_training.check_tensors(q, k_cache)
     if workspace is not None:

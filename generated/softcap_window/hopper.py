@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  34e5ba24bd945a2d
-#   text hash     6f9ab79a3251d356
+#   content hash  1496c35ccc98ca56
+#   text hash     ed58ae7059405e3d
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

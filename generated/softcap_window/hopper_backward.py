@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0de98d5d556a84dd
-#   text hash     ff635262f3eee295
+#   content hash  0379707bb35444f3
+#   text hash     db66ac5e92ee85ef
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e87c3c05d2ace05f
-#   text hash     659e14d27fffed90
+#   content hash  941210aabea71ce6
+#   text hash     5d2996994bb40ffd
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

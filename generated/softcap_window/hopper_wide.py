@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  24d0ef6d8edb5429
-#   text hash     5eb7e5209289f9b9
+#   content hash  be6490984a7967f8
+#   text hash     c09c6bec6d05429d
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a9dcfb74b9afe566
-#   text hash     cfb2eac50b804042
+#   content hash  b2aba903df38f69e
+#   text hash     befa2379729058ff
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  75056a1ae0b834ee
-#   text hash     929587b8225df0ea
+#   content hash  a73ae1fe2ecad646
+#   text hash     b0e2ca14cb231f56
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

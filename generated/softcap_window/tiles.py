@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ebaef0e289eb760d
-#   text hash     c413093c6cd1282a
+#   content hash  1edc3e119799996d
+#   text hash     88863b898f849878
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  fcdde56ec9d3c3ef
-#   text hash     3030389496a351f8
+#   content hash  cab22890de5b03a4
+#   text hash     58f0e9c47dd4eb10
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  556372878d4e52fe
-#   text hash     84cafc036cba81ea
+#   content hash  dbc4c69770fea6c3
+#   text hash     399fd47e370eeb52
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  2d05710ddba63091
-#   text hash     31b27b9eec3ec540
+#   content hash  0e30fe695399950d
+#   text hash     f59c7c7d464bf40e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9b3966943c64100c
-#   text hash     16cce2506f3d5961
+#   content hash  5ff3b68ac113185b
+#   text hash     a315a6d5088315ec
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ef0e0124a6548db7
-#   text hash     ed9ff6ee342bb69f
+#   content hash  730b972edfb085c1
+#   text hash     26b20b7817c57adb
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7fb6c6e9fd5695e3
-#   text hash     28ea011ec9a210e0
+#   content hash  38fb5b497bade685
+#   text hash     fb274283a98be1b6
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 
@@ -53,7 +53,9 @@ def attend(
         max_seqlen_k, split_size
     )  # fmt: skip
     if torch.is_grad_enabled():
-        decode_arguments.refuse_gradients(q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale)
+        decode_arguments.refuse_gradients(
+            q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale, out=out
+        )
     if bitwise is not None:
         decode_training.check_tensors(q, k_cache)
     if workspace is not None:

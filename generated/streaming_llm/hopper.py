@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5dfca0a65b9eee3d
-#   text hash     1b06c25177c56725
+#   content hash  e7f5d6def934e13a
+#   text hash     055797dfe46a295b
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  86165a85c9948ee9
-#   text hash     de29f9b23d44c7cd
+#   content hash  eb08e19bc1adb13c
+#   text hash     89f753b90e0b31b5
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

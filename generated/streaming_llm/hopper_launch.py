@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1ca8bb39d3529440
-#   text hash     af6646a8b1da8f28
+#   content hash  d282f1a62a4fa4be
+#   text hash     5de91d625f04ab9f
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  aa22662200b04f5e
-#   text hash     66cfe37ce8914b66
+#   content hash  6277d47018818ebc
+#   text hash     f6eb011b041f700b
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a2d49eafbcd9bf17
-#   text hash     3bdff6991150a19e
+#   content hash  ed7c538cbbf6fbe2
+#   text hash     12f02a0a3c40433a
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

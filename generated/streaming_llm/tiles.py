@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  16c31bd267db4827
-#   text hash     d2c178387553ab77
+#   content hash  384131223fc5184b
+#   text hash     c74dae8b8b125ce3
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

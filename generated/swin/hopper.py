@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  85a924e1b6897469
-#   text hash     bb4beb75743a7fe2
+#   content hash  5a1ce9a391f45ba3
+#   text hash     ce103a31249604a4
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

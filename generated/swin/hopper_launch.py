@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  634464f6257d8515
-#   text hash     016f6f668ac56be0
+#   content hash  edffe6ef6c3e870d
+#   text hash     b574611da27ccb95
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8b92c2f8ea3f88db
-#   text hash     56d970f66d993a36
+#   content hash  e9aedd4bddf03245
+#   text hash     52eef74bd926c54a
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

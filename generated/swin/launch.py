@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a4403854c0671db8
-#   text hash     ea668e33bfecd91c
+#   content hash  14b26d12d7c26388
+#   text hash     95710f710a443017
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  841848f59d4d884d
-#   text hash     690f3dea7160776a
+#   content hash  38c6b0c5d8a78f3b
+#   text hash     3d0ed348e3111839
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ec2290f049c89cf0
-#   text hash     fb98f03c46a73224
+#   content hash  746591ae90481b73
+#   text hash     541f9f494ce20afe
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

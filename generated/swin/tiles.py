@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b6e5c6cf474e40ae
-#   text hash     f378a0f8ad9c2c7c
+#   content hash  83ad0b034571b6b9
+#   text hash     739857786dd56297
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

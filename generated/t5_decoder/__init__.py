@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c6f32ff84e8e325d
-#   text hash     29c0c41ad2477d7a
+#   content hash  6b1776875536876b
+#   text hash     6f7e6d589d157d3d
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

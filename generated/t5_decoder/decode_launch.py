@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a8c8e767a5faff53
-#   text hash     47bc9f0a220062c0
+#   content hash  3d340509e8dd3864
+#   text hash     1b30542819e236dc
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -73,9 +73,9 @@ def _many(q):
 
 
 def count_splits(keys, longest, max_seqlen_k, reach, first_keys):
-    """How many splits of a sequence new tokens may see: a range may begin and end within one."""
+    """How many splits of a sequence new tokens may see, at least one: a range may begin and end within one."""
     seen = runtime.cdiv(first_keys, keys) + runtime.cdiv(reach + longest - 1, keys) + 1
-    return min(seen, runtime.cdiv(max_seqlen_k, keys))
+    return max(min(seen, runtime.cdiv(max_seqlen_k, keys)), 1)
 
 
 def is_crowd(programs, v):

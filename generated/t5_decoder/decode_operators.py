@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e009a7b4ae8c0b4d
-#   text hash     82e259776742bb58
+#   content hash  ac27aec15a2e6e70
+#   text hash     fed401e7e8f646b0
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 
@@ -55,7 +55,7 @@ def attend(
     )  # fmt: skip
     if torch.is_grad_enabled():
         decode_arguments.refuse_gradients(
-            q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale, rel_bias=in_rel_bias
+            q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale, out=out, rel_bias=in_rel_bias
         )
     if bitwise is not None:
         decode_training.check_tensors(q, k_cache)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  93187082b822409a
-#   text hash     4a5a4d5b962fdfc0
+#   content hash  7382721e7e2f6c33
+#   text hash     0daf497c11ff250d
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

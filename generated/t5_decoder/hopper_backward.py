@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c5f0eefecc829018
-#   text hash     b11d53eb7a6f743b
+#   content hash  6b48ab726353f333
+#   text hash     f735f8c07f35355f
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5127aabaf222113b
-#   text hash     a49cd33775c422f4
+#   content hash  05cb990c01b26bb5
+#   text hash     aca04044b0fb6779
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

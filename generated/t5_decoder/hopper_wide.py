@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a9906ce2d830f277
-#   text hash     d8b29ab0c01f23a0
+#   content hash  badd14805a9982ad
+#   text hash     8b191cc97f42efa7
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e55833a98f8b3e2b
-#   text hash     fef1fdc8797c7878
+#   content hash  5d0f46d982974c4f
+#   text hash     68287fd764b20f0f
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 
@@ -185,7 +185,11 @@ def load_tile(desc, b, h, first, end, ROWS: tl.constexpr, COLUMNS: tl.constexpr)
         column = tl.arange(0, COLUMNS)
         ptr += (tl.cast(b, tl.int64) * stride_batch + tl.cast(h, tl.int64) * stride_head) * STEP
         inside = (row < end)[:, None] & (column < WIDTH)[None, :]
-        tile = tl.load(ptr + row.to(tl.int64)[:, None] * (stride_row * STEP) + column[None, :], mask=inside, other=0.0)
+        tile = tl.load(
+            ptr + row.to(tl.int64)[:, None] * (tl.cast(stride_row, tl.int64) * STEP) + column[None, :],
+            mask=inside,
+            other=0.0,
+        )
     return tile
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  197d0aef7c1e6ec6
-#   text hash     532f3e81936ecad0
+#   content hash  9c20df0dfc139325
+#   text hash     b126eff165646fd5
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

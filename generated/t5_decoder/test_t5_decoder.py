@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  504289b310ad3903
-#   text hash     cfdb04462be79d2c
+#   content hash  461dd40a1c6ddb12
+#   text hash     8fdd1a3719f7da67
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  45f2b38174538a72
-#   text hash     3bf89b19fd01fac6
+#   content hash  6d2db976734fd7c3
+#   text hash     93e122facd4c0680
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

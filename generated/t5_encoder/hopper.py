@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  faa71f3f23f894b3
-#   text hash     4a4430959c9f8d16
+#   content hash  cf23cc53ced89d06
+#   text hash     6ed3bf2a9b1814ed
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

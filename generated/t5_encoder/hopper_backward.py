@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  91cf2184b5f5af19
-#   text hash     605e007100d6f028
+#   content hash  5537924db1a9df4e
+#   text hash     6ba538e9725a2dfb
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5a2c54a81a82ecfc
-#   text hash     5a104742a834997c
+#   content hash  9b71b5e8eacb4901
+#   text hash     92dced165dc22bea
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  030ece12a3116f54
-#   text hash     75ba1be2424aaf4f
+#   content hash  0439efdcf686749f
+#   text hash     e5570581882e7c7a
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c306c44bf605eebf
-#   text hash     55e99062705e06ed
+#   content hash  799803406f106fbd
+#   text hash     abfef9d322819507
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  cad4a9021e67eb93
-#   text hash     4816c022efc34e31
+#   content hash  75004ed0205aaccb
+#   text hash     28e3cd3dbce64456
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a7e411d1c56e2eb2
-#   text hash     ddb40266369bf238
+#   content hash  adb94ce02e559bcf
+#   text hash     391e97cf199de965
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  faeb16b1b37a2c25
-#   text hash     21e22c201b232c3a
+#   content hash  9502895f506a7211
+#   text hash     2bd991deb9321afe
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

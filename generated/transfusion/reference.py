@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  91ec961e14081199
-#   text hash     248b69487b5c2044
+#   content hash  36f4a09037d79884
+#   text hash     f202ab2d93a83abb
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

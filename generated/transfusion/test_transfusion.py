@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b9cc654dd13357d1
-#   text hash     1f08eb3672340480
+#   content hash  629a3755252358d2
+#   text hash     f3f1515abeeaafc4
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d84cb23a01c4146d
-#   text hash     ba3d41e9c23a489d
+#   content hash  660cacad473394bb
+#   text hash     d4c0e0eb0154585e
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

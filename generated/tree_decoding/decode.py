@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2e327200b8c7ebab
-#   text hash     fa2fdc1a94fbdee5
+#   content hash  5a0890243f1a8841
+#   text hash     e9d45e9d5ae1012a
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -133,7 +133,7 @@ def _attend(
 
         decode_training.check_numbers(bitwise, split_size)
         attend = decode_training.attend
-    elif torch.compiler.is_compiling():
+    elif decode_arguments.is_traced():
         from . import decode_operators
 
         attend = decode_operators.attend
@@ -166,9 +166,16 @@ def attend_now(
         out,
     )
     call, known = decode_arguments.remembered(CALLS, _check_call, given, (max_seqlen_q, max_seqlen_k, split_size))
+    if call is None:
+        from . import decode_operators
+
+        return decode_operators.attend(
+            q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k, cos, sin,
+            positions, in_tree_mask, scale, k_scale, v_scale, workspace, out, return_lse, split_size
+        )  # fmt: skip
     if not known and torch.is_grad_enabled():
         decode_arguments.refuse_gradients(
-            q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale, cos=cos, sin=sin
+            q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale, out=out, cos=cos, sin=sin
         )
     # on a GPU a look at values would wait for it
     if seq_lens.is_cpu:
@@ -257,7 +264,7 @@ def workspace_size(
     decode_arguments.check_operands(q, k_cache, v_cache, grouped=True, widest=(512, 512))
     split_size = decode_arguments.as_split_size(split_size)
     max_seqlen_q = min(max(arguments.as_int("max_seqlen_q", max_seqlen_q, minimum=0), 1), q.shape[-3])
-    max_seqlen_k = max(arguments.as_int("max_seqlen_k", max_seqlen_k, minimum=0, maximum=2**28), 1)
+    max_seqlen_k = arguments.as_int("max_seqlen_k", max_seqlen_k, minimum=0, maximum=2**28)
     # rows that stand one behind the other may all be of one sequence, or each of one
     longest = (q.shape[1],) if q.dim() == 4 else (1, max_seqlen_q)
     seen = _seen()
@@ -303,7 +310,9 @@ def append(
             v_scale=v_scale,
         )
     put = append_now
-    if torch.compiler.is_compiling():
+    if decode_arguments.is_traced() or decode_arguments.needs_dispatcher(
+        (k_new, v_new, k_cache, v_cache, slot_mapping, cos, sin, positions, k_scale, v_scale)
+    ):
         from . import decode_operators
 
         put = decode_operators.append

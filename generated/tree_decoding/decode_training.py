@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  736b2ff4790de271
-#   text hash     e98e8b5830024c81
+#   content hash  6df01d74e55bb0ab
+#   text hash     11e350e101610176
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 
@@ -33,7 +33,7 @@ def check_tensors(q, k_cache):
 
 def attend(*given):
     """What `attend_now` gives, where something may be traced."""
-    if not torch.compiler.is_compiling():
+    if not decode_arguments.is_traced():
         return attend_now(*given)
     from . import decode_operators
 
@@ -65,10 +65,17 @@ def attend_now(
     call, known = decode_arguments.remembered(
         decode.CALLS, decode._check_call, given, (max_seqlen_q, max_seqlen_k, split_size)
     )
+    if call is None:
+        from . import decode_operators
+
+        return decode_operators.attend(
+            q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k, cos, sin,
+            positions, in_tree_mask, scale, k_scale, v_scale, workspace, out, return_lse, split_size, "training"
+        )  # fmt: skip
     check_tensors(q, k_cache)
     if not known and torch.is_grad_enabled():
         decode_arguments.refuse_gradients(
-            q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale, cos=cos, sin=sin
+            q=q, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale, out=out, cos=cos, sin=sin
         )
     # on a GPU a look at values would wait for it
     if seq_lens.is_cpu:
@@ -125,7 +132,7 @@ def _of_call(
 
     def keys_of(x):
         """Rows of a cache by sequence; what is behind the last key may be anybody's."""
-        if x.numel() == 0 or (page_table is not None and page_table.numel() == 0):
+        if x.numel() == 0 or call.max_seqlen_k == 0:
             return x.new_zeros(sequences, 1, *x.shape[2:])
         if page_table is not None:
             pages = page_table[:, : runtime.cdiv(call.max_seqlen_k, x.shape[1])].clamp(0, x.shape[0] - 1)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  bd254d25d5c3688d
-#   text hash     fc61c721dcfa905f
+#   content hash  d37b51087dea0d33
+#   text hash     b606fb372e35bbf9
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ba6f5f1d439d660b
-#   text hash     db98b968e01d0131
+#   content hash  263be784eeeabe08
+#   text hash     aae95606f4b081c3
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

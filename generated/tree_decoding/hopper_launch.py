@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  06ef8b2de5c55975
-#   text hash     7f6a41280d9710a3
+#   content hash  cd97ce01eca14c8b
+#   text hash     a2efc9903f2e82bb
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9a3042babc48e5cb
-#   text hash     ae6982a55bdb07d0
+#   content hash  0ce4e1167fc4daaf
+#   text hash     2d2c8971f4cc639f
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  311479863d401a53
-#   text hash     c94548bb0215d3c7
+#   content hash  70c954745e687fc0
+#   text hash     6cc6b22421b5d758
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

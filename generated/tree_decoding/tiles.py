@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ca08b882f72253eb
-#   text hash     47000cae3f886988
+#   content hash  3292bf322db03c3d
+#   text hash     ebc512eb97ed9e0b
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -217,6 +217,12 @@ def test_pages_that_there_are_not(
             decoding.attend_with_cache(q, k, v, s.seq_lens, page_table=changed, **given)
 
 
+def test_pages_without_a_table_are_no_sequences(variant: Callable[[str], ModuleType]) -> None:
+    pages = torch.randn(2, 6, 4, 2, 16).unbind()
+    with pytest.raises(ValueError, match="k_cache: expected 2 sequences as seq_lens has, or a page_table, got 6"):
+        variant("plain_checked").decode.attend_with_cache(Q, *pages, whole(3, 4))
+
+
 @pytest.mark.parametrize("how", ["bound", "pages", "places", "places of pages"])
 @pytest.mark.parametrize("bitwise", [None, "training"])
 def test_a_call_with_room_for_no_key(variant: Callable[[str], ModuleType], how: str, bitwise: str | None) -> None:

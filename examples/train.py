@@ -153,7 +153,7 @@ def tell(console: Console, trainers: Mapping[str, Trainer], out: Path) -> None:
     report.write_table(out / "losses.csv", runs)
     console.print(f"losses of each step: {out / 'losses.csv'}", highlight=False)
     if importlib.util.find_spec("matplotlib") is None:
-        console.print("no picture of them without matplotlib: pip install 'attnforge\\[plot]'", highlight=False)
+        console.print("no picture of them without matplotlib: pip install matplotlib", highlight=False)
     else:
         report.draw(out / "losses.png", runs, bounds)
         console.print(f"their picture: {out / 'losses.png'}", highlight=False)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c979a90bd1b4e341
-#   text hash     6c760ec314666a2a
+#   content hash  476fd1806699a3b1
+#   text hash     4e4336f42d5f8e14
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a678e8642d023f43
-#   text hash     4a456c4e2a9fcf9a
+#   content hash  b15de2c913ade80d
+#   text hash     3c11e786586f40f6
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -287,6 +287,8 @@ def append(
 
 def merge(outs, lses, sinks: torch.Tensor | None = None):
     """(out, lse) of all keys, from the results over parts of them: shared prefixes, cascades, other machines' keys.
+
+    A part counts positions by itself: rotated queries want `positions` there, and what depends on distances has no parts.
 
     outs: tensors (..., T, H, Dv); a part that shows a row nothing counts for nothing there, whatever it holds
     lses: their LSEs (..., H, T), natural logarithm

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9d3ab6df8a7ce214
-#   text hash     0479c863b5b38595
+#   content hash  bde5116b3eaf6b34
+#   text hash     125bdb02b3f4821f
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dc02007cd6bfbcac
-#   text hash     4a9edea00ff3b45e
+#   content hash  c2c62f5a69dfc476
+#   text hash     e5eb6f60cee10b3a
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

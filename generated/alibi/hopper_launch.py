@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  12e71b9f6294189f
-#   text hash     4fd222491beaa3b7
+#   content hash  6118590b24824627
+#   text hash     5b25a4d9a01844b8
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  670bafa161deed32
-#   text hash     71f9a69bb89c03df
+#   content hash  2906f818b6a01c0e
+#   text hash     d76a328b550d4822
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  00fe4d8d4e3baf09
-#   text hash     f6c763bd824d2520
+#   content hash  d24d91030e43f1b1
+#   text hash     894cb00b5553be67
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

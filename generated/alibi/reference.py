@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f2d39f670dc57447
-#   text hash     f18022243fd794d1
+#   content hash  7c79491c305975f5
+#   text hash     721fc975fd1eb37f
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

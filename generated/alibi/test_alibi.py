@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2051dbe5c1c945c4
-#   text hash     fedc8199dbe42da2
+#   content hash  db27b9649208c6d3
+#   text hash     04fb2fc75ce5fbe2
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  433ca1670b2bd579
-#   text hash     f14292f210962a2f
+#   content hash  2961d02c10a82b2b
+#   text hash     5c94687ac52fbe5a
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fdfc94bb6ddccf95
-#   text hash     421ee7b7cf9d2c9a
+#   content hash  fd75ac9a1311115b
+#   text hash     a62d801077794d23
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

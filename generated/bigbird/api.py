@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  69a6480b1bdc4121
-#   text hash     d3458b3572540074
+#   content hash  3bd7ee56cf47741c
+#   text hash     b5cb7bd74eabbe3b
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  32487f446d25ac9e
-#   text hash     1ac5bcd153e5f159
+#   content hash  a046d5b7a353b439
+#   text hash     5bf7d9aa791298ba
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

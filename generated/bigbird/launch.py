@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b5ba015207137c18
-#   text hash     bffe0d5dfc554543
+#   content hash  2b2dec8a20f12574
+#   text hash     0e79e7b17c7312f9
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  22613d0513d1d2c2
-#   text hash     33908d6cec3c6950
+#   content hash  b8c0432d61efda1f
+#   text hash     bec12ed2b83d232e
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

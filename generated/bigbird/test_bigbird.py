@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  589289132df2dce3
-#   text hash     e7b58a1fa94af983
+#   content hash  599ca92019b56ed4
+#   text hash     027a32656c8a7306
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

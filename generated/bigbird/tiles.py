@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  63d6e67b6c68452b
-#   text hash     1e8f6e44b6e4820d
+#   content hash  fdf7e9424ff32b93
+#   text hash     96ab9b2ce1f43dc8
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8b4cbbc3736510dd
-#   text hash     3d0826ce99e22a42
+#   content hash  6a4aa4180d4194c4
+#   text hash     2975efabdfe4239c
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

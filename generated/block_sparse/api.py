@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e872640ab5e49a6e
-#   text hash     51932739631edf6d
+#   content hash  caf6ddb42cf6256d
+#   text hash     62759f2c2bc2ebb1
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

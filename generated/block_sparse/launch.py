@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  66cb7decc837e2e8
-#   text hash     cd9f650b88123602
+#   content hash  7e0d84e2db79a4a1
+#   text hash     3c077e1e4b7ca4fd
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9f5eacb7abdcc58e
-#   text hash     3f7dabc4a3e68d91
+#   content hash  bd91510794d874dd
+#   text hash     7a76ab62ff00f9c0
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

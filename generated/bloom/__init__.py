@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2cb0a68eed5e552a
-#   text hash     7d6dfea8fb9f6dab
+#   content hash  586d8643273ef0dc
+#   text hash     a1cadf6b0e701287
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

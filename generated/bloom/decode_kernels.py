@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0d2a3c694d8da3b1
-#   text hash     cd864a8304aafa2c
+#   content hash  ae83097f0a047ce4
+#   text hash     7b345cc8275719cc
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  71f18ec91e74c921
-#   text hash     0988ebb9a9d09ac4
+#   content hash  2a2a61c2715b8ff3
+#   text hash     47f4e57726c8067a
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

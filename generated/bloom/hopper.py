@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  952c4aa4ae7d74b5
-#   text hash     4fb33294818fdef1
+#   content hash  09a9bbf9ab5caa9b
+#   text hash     9017d5b1568dd9db
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  edbb059df1e03d6c
-#   text hash     78e19462407d574a
+#   content hash  c3bcce87834033b4
+#   text hash     3cae4a035e39248b
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

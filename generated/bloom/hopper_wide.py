@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ae60c2d6e9cc602a
-#   text hash     c5b8aec37a08bb13
+#   content hash  cee27ff2d6776abf
+#   text hash     d65c4730bbb9f5c2
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b9810e5ca4d13fce
-#   text hash     806416f32524f5f8
+#   content hash  02bdea1b3d7a7f78
+#   text hash     eb7878870cee4123
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  950cc31d1413af29
-#   text hash     4545d8c4914d07dc
+#   content hash  ebbf08856d81806a
+#   text hash     cc67b43f5b4b7dc6
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  171cf3ad40fef460
-#   text hash     4256dae93f136d9c
+#   content hash  11a605712fb1f50d
+#   text hash     929b26abf362c019
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ca4acd540dc3aa0d
-#   text hash     86d7245b8f9c2ab6
+#   content hash  9949277175a32a88
+#   text hash     051bcf81dd46911d
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

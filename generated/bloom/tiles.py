@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1a4a66ae756e844c
-#   text hash     32c7d5756f5e06f8
+#   content hash  c2dc8d095ad74026
+#   text hash     2e40c1be7a02596e
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d19ffbe4ca8aa338
-#   text hash     9201e3c1cacb3c41
+#   content hash  8262f020db047305
+#   text hash     63fa284eb08b2e6c
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9378ec72c6c6d7fa
-#   text hash     9f6adfa690c419a2
+#   content hash  4877752ea6653a76
+#   text hash     835cab225c61f577
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  576995e0e00ec116
-#   text hash     6dcac7c2f1f7a9e9
+#   content hash  efd1b478774e6355
+#   text hash     35e04fcfd032ca42
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

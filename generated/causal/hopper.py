@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  cf253e4bf301cf47
-#   text hash     0bbdcc9dee1f455f
+#   content hash  e9493a4534dcf1f6
+#   text hash     e819803660695b42
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

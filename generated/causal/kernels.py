@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  aed02ec8eee0801e
-#   text hash     f245df8529ef2c7e
+#   content hash  b25909ee7641d589
+#   text hash     db0d5489a4e00bc2
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

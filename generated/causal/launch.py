@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  272a6a6aaa45a27d
-#   text hash     aba534a325479d3b
+#   content hash  433bf6a034cae599
+#   text hash     e60648f122d0707c
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  85cdf8aff32486f6
-#   text hash     5c40715a830985b4
+#   content hash  cbceb8bb58ea7a0f
+#   text hash     98c84be6a4d5bada
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a4ecaf4507a13619
-#   text hash     b9512ef472ea64a9
+#   content hash  75990b479197d616
+#   text hash     c551828af42e2dcb
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6d20c085acea3977
-#   text hash     a33267fd6d9569d9
+#   content hash  e51ad84cb6c08c6c
+#   text hash     1ed8015e673558d4
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e30f5379fbf4db68
-#   text hash     80b638f5bddf35f9
+#   content hash  4de1201df432fbdc
+#   text hash     59b15a0a375309cb
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1ffcb995e653c641
-#   text hash     cf76a84774019ea5
+#   content hash  3874f4791c8d784d
+#   text hash     bcb34cddef5b53b0
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0a83a3ef49cec3c9
-#   text hash     07cd94dd3bfcbf0b
+#   content hash  3d28b37bce5fe8b5
+#   text hash     8f4087d7935bd7e2
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  63439c9a17126bed
-#   text hash     40b1b129b4b06c84
+#   content hash  8dfcf5dc14d9bbfe
+#   text hash     b3d2000f2c3e6229
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

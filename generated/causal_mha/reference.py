@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  67b48416cca94da7
-#   text hash     880bb22f8ed190c3
+#   content hash  f2a59804646baeef
+#   text hash     bd3c3b0ddc404ca8
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

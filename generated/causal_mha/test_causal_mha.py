@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  fa612cc7d54fd636
-#   text hash     e7371d15e3b6367a
+#   content hash  852543f96157ef86
+#   text hash     910f51a59f74e91e
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

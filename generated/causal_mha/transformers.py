@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9da5ab73df909afe
-#   text hash     bb7869b73d96b763
+#   content hash  d46c377581d4e635
+#   text hash     16c7838997dd5ed4
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ca57e5eb203de925
-#   text hash     f7e0d993cc3e09da
+#   content hash  67c9be422e1c14b8
+#   text hash     b369254c46965b1d
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b86da3192e5e9e6d
-#   text hash     9960236d6df3f1a4
+#   content hash  310930ebe36aae1a
+#   text hash     a73c01e01192e210
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6aa66bb163d5fab3
-#   text hash     5b059f80d6ad7b71
+#   content hash  56ed44e9489d7748
+#   text hash     c4a90f696961e83e
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b73dde27b3a51b34
-#   text hash     d2d35082fa5b87af
+#   content hash  f12959dd47144b86
+#   text hash     e1b4c49c64a689ba
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c567e95896b76512
-#   text hash     3064a22021f0963a
+#   content hash  cb51f64bab9cffe2
+#   text hash     9c45f69f5bc1281b
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

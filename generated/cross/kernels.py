@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0e714cc6d309a57b
-#   text hash     fa6bf332f43f483c
+#   content hash  116afaf6c58f84ff
+#   text hash     a5fd14be460bcc5f
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5dae7faccdb3b60d
-#   text hash     34d2b1b92872c420
+#   content hash  111c694ded46d593
+#   text hash     d636db52f5327966
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

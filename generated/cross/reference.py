@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9a5498ee026e88bd
-#   text hash     242b3b18eae33e19
+#   content hash  f8acb9dc675d0766
+#   text hash     02398752810933c3
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

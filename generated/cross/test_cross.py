@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6be436299b3d7a46
-#   text hash     e6faf425e60981fa
+#   content hash  b74cd37b32d4e652
+#   text hash     4c0c6a29e53a8d37
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e3e2fbf59ed83422
-#   text hash     e2e4fa26f5ef649b
+#   content hash  a28bd6588a8f0605
+#   text hash     043329e354f1f79b
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

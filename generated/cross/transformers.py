@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  19d7edcb95bce4e9
-#   text hash     fd315a73992ba8be
+#   content hash  3cd282f6352db0c9
+#   text hash     d26ba04b3a90edf8
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  7bb0b665ba1fe144
-#   text hash     bca1d966858c7d15
+#   content hash  672bef15c7d69f0f
+#   text hash     6d7da81e5df7c634
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

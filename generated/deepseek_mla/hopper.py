@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d3ace73c39792421
-#   text hash     dfa390fa2cb9b6b8
+#   content hash  9476b6b4ee74299e
+#   text hash     7c27152aa1ae5984
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

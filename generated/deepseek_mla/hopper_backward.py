@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  2564705a64994c54
-#   text hash     c49a3bda9b3818af
+#   content hash  192eee96ce0383f4
+#   text hash     da125ec9ac7755ff
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

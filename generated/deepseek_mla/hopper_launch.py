@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  56495a0729034b9f
-#   text hash     a75aa520bc2a5d32
+#   content hash  a011243694956743
+#   text hash     d08b2bd19323baa7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4a9266d7f3f7a0de
-#   text hash     2adb04ea958b6e0a
+#   content hash  ac2ffb98d3a6dd83
+#   text hash     9edde2a16381224a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a69349150b788015
-#   text hash     5ed685525040c81d
+#   content hash  a949deb38328ffc2
+#   text hash     3e4cd7488aa0625d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0ba1c5d863f438ef
-#   text hash     a9631065d5c77d34
+#   content hash  c869643fd40a664e
+#   text hash     af4bd27ed7da32ba
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

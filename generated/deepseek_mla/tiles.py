@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c0575775d61ffc38
-#   text hash     d54fef1adbeada4a
+#   content hash  f3b896ab21314f94
+#   text hash     1fa8963e6fb63a72
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

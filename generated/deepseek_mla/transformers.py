@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  8b08fdca05a50f18
-#   text hash     50028365e360df21
+#   content hash  117bae490c58f9dd
+#   text hash     6a1164b996432836
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  caa8cb151741e060
-#   text hash     dbeacadef4d1bd6f
+#   content hash  cd1ac5a98ff617d5
+#   text hash     fe3c122a7a4e5595
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

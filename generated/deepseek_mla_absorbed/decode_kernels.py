@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  84d58fb6b58a74a8
-#   text hash     51ad29ae22cd424f
+#   content hash  bb57066603d18fa1
+#   text hash     b29af94f1e1b9aba
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  4dd57fdcaefe91b5
-#   text hash     e49d64191dffbfd7
+#   content hash  2b0a02605b5b6a60
+#   text hash     ad53d365ce72ea01
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

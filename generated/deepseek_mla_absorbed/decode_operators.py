@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d2882be8e5e58160
-#   text hash     4170b8a090b4cc79
+#   content hash  197e731519c9c5a9
+#   text hash     6855f88b4a79d80d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

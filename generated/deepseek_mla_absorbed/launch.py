@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  7aa5af01815a7199
-#   text hash     7d67f75531adc56a
+#   content hash  e2b24481cde17639
+#   text hash     b9ddbba673bb7900
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

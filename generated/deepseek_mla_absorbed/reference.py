@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d4349ab60b52f08d
-#   text hash     194af9e43ea834d7
+#   content hash  93ecee06ef4d889a
+#   text hash     d96b3a7a2ddc047a
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

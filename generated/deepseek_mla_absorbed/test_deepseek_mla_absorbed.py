@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  5ba40322463b1af7
-#   text hash     a79f76952aaeaf15
+#   content hash  1eca2ce9936fc042
+#   text hash     cdbb18625d5a3e53
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1ccbc34a8eda52eb
-#   text hash     b9e8578acde10685
+#   content hash  2ad6a20aa2ab7809
+#   text hash     79623bb3886d2a6a
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4542252e5610d373
-#   text hash     ce33ae3cd9f3b613
+#   content hash  eee6984c84ef7d11
+#   text hash     b1e5cf3cc28c35d3
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ac825d8a9c9725a9
-#   text hash     d19287db7c5b0070
+#   content hash  5c49daa7339c27b9
+#   text hash     e48e4eb7c26537a2
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1d6965ae1fbdd800
-#   text hash     2cdc759e9fe66b24
+#   content hash  c0dfa9261eb45d8f
+#   text hash     b2370daef6af2d35
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

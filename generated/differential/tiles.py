@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a7b00903d11d5647
-#   text hash     c8363f9c27dad773
+#   content hash  d5db1d3f922f10b0
+#   text hash     50fbe622e4653002
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  057f4d47ae56804c
-#   text hash     d1fb6f4c5312a098
+#   content hash  168d647942d72e13
+#   text hash     c7f2d6795594c3d1
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

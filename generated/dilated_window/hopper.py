@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4083a72576f37ffb
-#   text hash     9362735ec36c18ce
+#   content hash  5d624bef10385af1
+#   text hash     823c4d37cfa02d93
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

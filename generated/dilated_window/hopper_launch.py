@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9dc0f76307789e1c
-#   text hash     02c8fb242d604947
+#   content hash  4d91d9ae04769afa
+#   text hash     2b1fbfeb556d983f
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  dd2339b295fd8938
-#   text hash     85eb984d59c08c00
+#   content hash  f7d17053e4229d43
+#   text hash     501f3de7d735ac36
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  af97ed761c39995b
-#   text hash     1412b33e661b2b4d
+#   content hash  a7a028ca1ef10efb
+#   text hash     b4861fbc7f6b24af
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c333e2aec8c18a02
-#   text hash     9760bf67a1968f00
+#   content hash  435662a580d34f7d
+#   text hash     afcba6bf1e86365d
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

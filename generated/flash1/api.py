@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  488d50a7f7729807
-#   text hash     54d68b230f2d3848
+#   content hash  3a368d37a351939b
+#   text hash     48a1308c931d4d87
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  008e5363f4295c26
-#   text hash     103bdf5a2e67c725
+#   content hash  47be6b76ac0b1950
+#   text hash     0a38fb50d8e806cd
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  3abe14cd9a8a4d0a
-#   text hash     ea401869aab07002
+#   content hash  fabc0beee0534334
+#   text hash     eba44d22ef5eba98
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  215758444e952429
-#   text hash     f04bf266efec25fd
+#   content hash  fd262a8a0f265627
+#   text hash     5c16a8068740fcc5
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

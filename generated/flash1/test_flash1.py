@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b4bac9818b6e5fce
-#   text hash     0cbcae5bf28df279
+#   content hash  b01b6255404a9716
+#   text hash     8f807bcd501f544a
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  bdd1950254ea9da7
-#   text hash     c2d8782a2ca7e0f8
+#   content hash  792c82e107e2e58e
+#   text hash     524f38fc530532ac
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

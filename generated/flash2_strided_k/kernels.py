@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  4b83ddb361da66b9
-#   text hash     0ff863d2c1011dd2
+#   content hash  7933af86b3758545
+#   text hash     f3520c1b21f5fc9b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  104530dd59261a17
-#   text hash     6e8d02e37f2dcff7
+#   content hash  51f7eca55533894e
+#   text hash     216c930ff9a102f2
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d1938a941586d8ce
-#   text hash     781a5177667f8071
+#   content hash  97b7d70e4069141f
+#   text hash     8bda01de4077e545
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  5d14ca8784a4974b
-#   text hash     b405d7fcf65c2653
+#   content hash  bc7fe92b2bdb3c3a
+#   text hash     8be4fdd0451bd0c2
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d63d9d7a76d36608
-#   text hash     a5115e2d3f95cfc7
+#   content hash  5e6d74f93b0076ce
+#   text hash     ceb66d36d533da8a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6c1169a5d9eccd4a
-#   text hash     ed15054610cb2559
+#   content hash  35a2c4573afa1c9e
+#   text hash     7a6f75208e2af2e4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -290,6 +290,8 @@ def append(
 
 def merge(outs, lses, sinks: torch.Tensor | None = None):
     """(out, lse) of all keys, from the results over parts of them: shared prefixes, cascades, other machines' keys.
+
+    A part counts positions by itself: rotated queries want `positions` there, and what depends on distances has no parts.
 
     outs: tensors (..., T, H, Dv); a part that shows a row nothing counts for nothing there, whatever it holds
     lses: their LSEs (..., H, T), natural logarithm

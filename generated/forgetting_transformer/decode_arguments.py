@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/decode/arguments.py.jinja
-#   content hash  ad0d209e8bae97d5
-#   text hash     21abb04e9e40aa52
+#   content hash  c98c2cba00bd6565
+#   text hash     1dc1843fb24638df
 #   render with   attnforge render SPEC
 """What calls of decoding give, checked beside what arguments.py checks, and what shapes it has for kernels.
 
@@ -276,9 +276,9 @@ def bounds(q, k_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_
         raise ValueError(f"seq_lens: expected shape (B,), contiguous, below 65536, got shape {tuple(seq_lens.shape)}")
     sequences, room = seq_lens.shape[0], k_cache.shape[1]
     if page_table is None:
-        if k_cache.shape[0] < sequences:
+        if k_cache.shape[0] != sequences:
             raise ValueError(
-                f"k_cache: expected room for {sequences} sequences, or a page_table, got {k_cache.shape[0]}"
+                f"k_cache: expected {sequences} sequences as seq_lens has, or a page_table, got {k_cache.shape[0]}"
             )
     else:
         arguments.check_kind("page_table", page_table, q, (torch.int32,))

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  540edfc4c1f46795
-#   text hash     9b787bcfc2a5660e
+#   content hash  77188f83b108219c
+#   text hash     e0818d23e7669533
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

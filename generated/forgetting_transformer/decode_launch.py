@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  524945b0aa09cb4a
-#   text hash     3f62bdc255cfef0f
+#   content hash  3b1707a677489fdf
+#   text hash     79b28f6980dc0a40
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  11a26039c41af661
-#   text hash     ee7475ef8f29e5ed
+#   content hash  247b74b528c4d432
+#   text hash     fa9d80004dcf65ba
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

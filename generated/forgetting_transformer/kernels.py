@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4f4588df2a1bba18
-#   text hash     8c7d9a426306ebff
+#   content hash  e99b257f133a6787
+#   text hash     e248c289139d5649
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

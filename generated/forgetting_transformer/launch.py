@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  21d140a6b9034792
-#   text hash     3416ba7d5e066866
+#   content hash  9ca56db17ee38660
+#   text hash     64daff4ccb2b1b84
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  15564199eb4a1e6e
-#   text hash     cd61ba2d4fe3e23a
+#   content hash  f0192c3f76c3f6f6
+#   text hash     812f6dd43b08231f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4306dd0b022a115b
-#   text hash     f3840aabba5c0d92
+#   content hash  f6ea37337909b1e3
+#   text hash     6c1fd96c1e737788
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d8016eea08d0c3e5
-#   text hash     7cb8b0109f13f14a
+#   content hash  93574c20461fba3f
+#   text hash     1f6df17bab0fd1ac
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

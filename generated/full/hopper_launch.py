@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  82826d76f5bce201
-#   text hash     d68663e75f7e0133
+#   content hash  e4507f10e3302f45
+#   text hash     64f945dae070e326
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

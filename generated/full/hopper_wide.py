@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e81c987acb7c403b
-#   text hash     a4825b8b7669f5c5
+#   content hash  be1824f017e4c286
+#   text hash     a7c6f184da076af9
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

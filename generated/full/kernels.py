@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ef716de117e28eac
-#   text hash     83dd481eda3be3e4
+#   content hash  be48fcceb7183525
+#   text hash     6084d5bd42b6e69f
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  9adc381d7d659f53
-#   text hash     ee11ee4073b56059
+#   content hash  7e63bf71680ccd35
+#   text hash     eb56ad99a7b6e2da
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

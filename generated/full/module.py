@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  48ef44a103b58570
-#   text hash     7d3530f15bc67838
+#   content hash  0ba02ff051c625b0
+#   text hash     282e760c4fdb81f9
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  592fe209d5b67ec6
-#   text hash     bb7d46425bcecbb5
+#   content hash  d2f0958e4b9fea14
+#   text hash     cdf74851f219a11a
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

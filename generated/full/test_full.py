@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c594481f55adceb2
-#   text hash     bac03e23cc493294
+#   content hash  009b57e7dff050af
+#   text hash     81d6b10b76c1b7ab
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d39c0f7ebfc25b7d
-#   text hash     e206cfaf1f9b8b3a
+#   content hash  6392dca9e4578aa0
+#   text hash     f143e9a8dbc6cca5
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0341c08b102f349c
-#   text hash     1a9880b7759aadf3
+#   content hash  981ffbbe938d8d91
+#   text hash     ccc5e075a6a03b35
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3fc9c5ead1505bae
-#   text hash     6759e56cef51d9ba
+#   content hash  0d20843de0b17ade
+#   text hash     70f9b1caa5c50eec
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c5b3c66a91d59162
-#   text hash     db8e57d74266affd
+#   content hash  0b11e74cadd6a17b
+#   text hash     637388a199c2659a
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

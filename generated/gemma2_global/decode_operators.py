@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3f38804c80268a36
-#   text hash     2764c2f633621d2d
+#   content hash  03a35de12f163960
+#   text hash     36643c376ecfa000
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

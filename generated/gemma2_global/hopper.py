@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8d00830165f8e13a
-#   text hash     d9248ad4903d3544
+#   content hash  22ebe27ad6b1713a
+#   text hash     c5ebace273c750d1
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3f6884c0c21afb91
-#   text hash     0dfbc4c13bc6b2f4
+#   content hash  75cd3a2c74b62298
+#   text hash     7aa18a6116f0dbcc
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

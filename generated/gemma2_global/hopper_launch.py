@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1a8842b11de96564
-#   text hash     5161e94b0d8e9a6a
+#   content hash  4742415459cf97e7
+#   text hash     9961f799cb3dd51d
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d79bdfd08b0ad797
-#   text hash     f4365300ec939775
+#   content hash  66c2c4cc4ca1384e
+#   text hash     b697fd15c4cfc364
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

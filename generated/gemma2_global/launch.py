@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d648369330adecd0
-#   text hash     b3a98a1ab69dc1d9
+#   content hash  3025521a25908328
+#   text hash     3e8a3e08d1aae6f0
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

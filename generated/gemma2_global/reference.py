@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3fe00c0b388bc110
-#   text hash     d9a60b8f7bd21ae6
+#   content hash  4518d74dd685e3ec
+#   text hash     a5a36894f0c75099
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  aa85ea01635eaa09
-#   text hash     e3befd1d67d7b56e
+#   content hash  6a06133efce74dee
+#   text hash     88157cab4d547c84
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

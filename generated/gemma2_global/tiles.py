@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  592df21e2adeccd2
-#   text hash     ba3a0c0cbb4a830f
+#   content hash  ec72707857312fc5
+#   text hash     dcd8a1329776e15b
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

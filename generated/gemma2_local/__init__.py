@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ad145364b383ee77
-#   text hash     89dbd0ceff00d6e0
+#   content hash  832cec9f51508673
+#   text hash     0cf99177d3ebb7da
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

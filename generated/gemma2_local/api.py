@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8a3b0b3c0d26bc6d
-#   text hash     aa28fc0eed7dc3d1
+#   content hash  e678775025267cdb
+#   text hash     aa879da93ca1146c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

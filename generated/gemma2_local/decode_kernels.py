@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0480616eed96604f
-#   text hash     dd0be18395656408
+#   content hash  555f836e142bbe8b
+#   text hash     2ae693beb2ba6f3c
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

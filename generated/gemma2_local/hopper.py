@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9cead642052851cc
-#   text hash     29bcd8e4e4879dab
+#   content hash  7ad8cfedcd6b864e
+#   text hash     860522a6ec0ff4ad
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

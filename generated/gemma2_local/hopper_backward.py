@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  acc1dfde2553e855
-#   text hash     cab9f979dad95251
+#   content hash  871ad21f6ccb2310
+#   text hash     2fed1eaec192b1e5
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  76049408fdc5696d
-#   text hash     9bfb5929ece9ff8b
+#   content hash  9485a6e052fdff17
+#   text hash     9c7311e5d5e124cb
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  463d9805a06426aa
-#   text hash     b69c520b2dc1ab5d
+#   content hash  0c25899b37a58b4a
+#   text hash     d5560ac77c3b7ada
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6934787c467a9792
-#   text hash     d297cb8515d66627
+#   content hash  f3790addcf5b4f28
+#   text hash     71b7a1b9e7b79ff4
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

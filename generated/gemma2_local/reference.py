@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2fa22ee694c0b077
-#   text hash     0a582124f63e8ed6
+#   content hash  f8c255903fb3e3b9
+#   text hash     2d28fd038b2647b5
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fe8c23cd36446d34
-#   text hash     8c53a9d4f779f8de
+#   content hash  4e28302d4fe41f69
+#   text hash     e01a6cdc90a62f6d
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  467eec23f8ec82a0
-#   text hash     dbf7935530465686
+#   content hash  e887162da12a0b89
+#   text hash     91149c6a5142eff5
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  195e3b33e88deea2
-#   text hash     b5b0b48bf4cac3bc
+#   content hash  84a4d58344fd58c3
+#   text hash     338f2642a96ac50b
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b249cfa5e1cf6132
-#   text hash     0c3acb1a057f3edb
+#   content hash  d458182866b10b19
+#   text hash     ccc35085eb0edca1
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  45fb7532bf0d20f6
-#   text hash     703020bc6ad8c80a
+#   content hash  e696778188de0259
+#   text hash     a919bc874cabfd8f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  98be68dbc6f44208
-#   text hash     5fdc964d43ea28ef
+#   content hash  e6fcbd5c497e9222
+#   text hash     ae8ce9e6dd16e497
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5a1d1bc97d850843
-#   text hash     9138753e4b17e7ba
+#   content hash  2dbbfe7f354fdbd5
+#   text hash     83e39e26a7cf069d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

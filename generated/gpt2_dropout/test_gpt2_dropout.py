@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  21d3d5c1da861f58
-#   text hash     b807a28d5c6e96b1
+#   content hash  415db1814bbf239e
+#   text hash     da986dbe18d98349
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

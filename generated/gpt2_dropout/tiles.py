@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  93f42e31464a0769
-#   text hash     4ba335a78d435956
+#   content hash  a4eb02c0e82f0b4b
+#   text hash     4d11a3ab364357fc
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  eccff8991eb02e4a
-#   text hash     15e3df8857b8bd8f
+#   content hash  2acdd5413f0608c1
+#   text hash     559225a953baabad
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  802b9bef16a34bc2
-#   text hash     7b915afea1c0cb7a
+#   content hash  6fa4ff6aff6a7cf3
+#   text hash     cd9340c825c90ea4
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a6eefce39d3ae6b5
-#   text hash     2991b94a38a731fc
+#   content hash  9efedb3afc58fe1d
+#   text hash     5a70e98da18a1fd6
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

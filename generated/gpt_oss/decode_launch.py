@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  db2029d28c54cf5a
-#   text hash     33ac692632954694
+#   content hash  986717c195aedbe1
+#   text hash     bf5a29e74802f98f
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

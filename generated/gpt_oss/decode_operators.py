@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5bf8a513e2c1b752
-#   text hash     fa150675bc9b39f9
+#   content hash  79418a2d2eae978c
+#   text hash     a4f99584b9c58129
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ef75a6b9837a0358
-#   text hash     e50b0a97423cd63f
+#   content hash  5c612a5004735cdb
+#   text hash     80aa234c4c660e66
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 
@@ -137,7 +137,7 @@ def _of_call(
         if page_table is not None:
             pages = page_table[:, : runtime.cdiv(call.max_seqlen_k, x.shape[1])].clamp(0, x.shape[0] - 1)
             return x.index_select(0, pages.flatten()).unflatten(0, pages.shape).flatten(1, 2)
-        return x[:sequences] if k_starts is not None else x[:sequences, : call.max_seqlen_k]
+        return x if k_starts is not None else x[:, : call.max_seqlen_k]
 
     none, begin = torch.zeros_like(k_len), k_len - q_len
     first_key = none if k_starts is None else torch.minimum(k_starts, k_cache.shape[1] - k_len).clamp(min=0)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ed352f6c91c87cc3
-#   text hash     11e8012cd4172ee4
+#   content hash  8a9c786dbd62724d
+#   text hash     8153d9b84870b61b
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6b60852254116e3e
-#   text hash     6f5157d1331f18f4
+#   content hash  b36d60bb1f23581a
+#   text hash     ba00e234e4704e21
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

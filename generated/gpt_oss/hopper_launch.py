@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  205d759406bae5c7
-#   text hash     25a2d26ec0d09f21
+#   content hash  d0f620cebeb85063
+#   text hash     bd7ed98a516fe0bc
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

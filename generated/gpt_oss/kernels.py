@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0e87d64ddf5b6cdb
-#   text hash     2a727c62cbaf0389
+#   content hash  b92eb360aaf81950
+#   text hash     7214fe175aa08ebf
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

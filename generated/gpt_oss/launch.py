@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  809496daae818ac7
-#   text hash     f3d3a6eb9bf9545c
+#   content hash  c071659fcc6e4f0a
+#   text hash     e32a7a34388798f9
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9394393d53be46c3
-#   text hash     2ba2192119708b62
+#   content hash  ab5629b1da641b84
+#   text hash     c6d9d22b9926be40
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

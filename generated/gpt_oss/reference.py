@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  72a0ea3ef79ea0d4
-#   text hash     1f5fa9047a950e91
+#   content hash  0c1bd2822079324f
+#   text hash     5873567b4ed3958e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b67d397bbc205579
-#   text hash     6d3ea50938ac15bd
+#   content hash  a45ca88a098240e7
+#   text hash     187db509037c193d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

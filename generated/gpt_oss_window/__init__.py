@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b91e597c67a1fbdb
-#   text hash     8c04fde13e268ec3
+#   content hash  2fdf92f60f1ba7ab
+#   text hash     0394acdb3786411d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  02fe9fb065972fb7
-#   text hash     fff58523d0547d75
+#   content hash  a2e5f60caf0ece3f
+#   text hash     dfa1671290f74068
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

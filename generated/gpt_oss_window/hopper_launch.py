@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  41f730b623d61c7c
-#   text hash     10c5da9b97f90530
+#   content hash  ddd2bda6b0ccf484
+#   text hash     02377faafdfb53e7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

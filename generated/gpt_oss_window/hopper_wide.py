@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  be703d6bf9d32e3a
-#   text hash     93b6204139e028e1
+#   content hash  f5bcbb33ccf993d0
+#   text hash     50614122daacbff4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  80cd5f7dcb4454f1
-#   text hash     4736f64c35c4e221
+#   content hash  84a616d7276c6570
+#   text hash     9520ff4a641727e1
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  dc822ed24bd0569e
-#   text hash     005c6f68211153e6
+#   content hash  298654c2856382fc
+#   text hash     46ac9dca43c0c2b6
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

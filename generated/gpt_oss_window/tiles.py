@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ee3a1ea3fb6ecc46
-#   text hash     8d1a380a0426da53
+#   content hash  f70bf6e8b944ec82
+#   text hash     1147f27a8011ddb5
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  43c039e206ee8082
-#   text hash     ff63e133d886a50a
+#   content hash  5923447036514c35
+#   text hash     836540af09f6513a
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6e2c8d7050788d21
-#   text hash     4637b144c0824b23
+#   content hash  84b6f0ec02f437c6
+#   text hash     6b53fef64309c2ec
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4c9c2818ca01a745
-#   text hash     cb5d9de51c259161
+#   content hash  ceb023fd155b033f
+#   text hash     8e04d6f9da095c18
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d6769d3bc754fc22
-#   text hash     eb9aad51a1280378
+#   content hash  4e810ea31958490d
+#   text hash     4d7faa4f5a3315f2
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8152cd936a894e26
-#   text hash     5b0a007ecdfbf5ce
+#   content hash  55c4988a28709e76
+#   text hash     2ea9263cc35d7587
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f8d1ef53db597d13
-#   text hash     0f444f2f653b12d6
+#   content hash  57313446b99a07f6
+#   text hash     f71074147cfb4bd4
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  dfa081dcfaae8151
-#   text hash     9375ab98b1cfc060
+#   content hash  b824228a24ba3ec7
+#   text hash     b1ee7312b364993c
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

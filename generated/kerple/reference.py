@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9df0d7cdac2f597d
-#   text hash     d06aeda4e1edbdfc
+#   content hash  16a557927b9df56f
+#   text hash     33818d5e7d466701
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  22f4d135da1398e9
-#   text hash     de5e4feb3dc5de22
+#   content hash  70c6e26df8caf4c4
+#   text hash     8857c7f75e3ba7cd
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  30eea87b9868d59a
-#   text hash     93e633fcfb4f3f0a
+#   content hash  10c80141c17dd5f3
+#   text hash     73de9143827a79bc
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

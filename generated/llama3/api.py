@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  db8c4bb8039ac06e
-#   text hash     b6afa1df424338c1
+#   content hash  70fe69cce5c6f625
+#   text hash     32f45768d0fd5c84
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b05aae192db27aa6
-#   text hash     c25ce522fc6db00d
+#   content hash  d073606bbd62d6ff
+#   text hash     8b4a0fe75ca9dc69
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

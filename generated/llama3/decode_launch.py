@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b8223f209a4e2a11
-#   text hash     e02458434cc6691f
+#   content hash  80f4d34e2da2bf6d
+#   text hash     f0fa25e0ac712d3d
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  03230e494584aff3
-#   text hash     0d4bb5dd282f0de4
+#   content hash  a832ee0134eae012
+#   text hash     67bdc26a2cace602
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  657975ed90af351c
-#   text hash     248e303f218ca54e
+#   content hash  3f87f2cd87ad8b9f
+#   text hash     89083ed0c0911d81
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1065d508773889a2
-#   text hash     6e1a11f3ab69815e
+#   content hash  3b3330aca1aa6bd5
+#   text hash     cc0a2e2c51092592
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

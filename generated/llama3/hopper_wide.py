@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  36ee8ae6b63166b2
-#   text hash     02768baef018a956
+#   content hash  9a35616be5182791
+#   text hash     6b7827d23aea6c96
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

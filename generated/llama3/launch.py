@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  816c070878641142
-#   text hash     bc8bd057039db7d8
+#   content hash  b0e642819dfeed34
+#   text hash     b7a14a2482975625
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2eb6e4c5659e6e69
-#   text hash     34cf7e94cfad8658
+#   content hash  6fa353ab9294b229
+#   text hash     89eaa32fd4ebdbce
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

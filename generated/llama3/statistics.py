@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  cb3adb9662c8b82d
-#   text hash     cfe11b4a1fc13918
+#   content hash  6d29ebe53191df8e
+#   text hash     82bbfe5e21637761
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

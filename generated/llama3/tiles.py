@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3b01d434dbf496cf
-#   text hash     1ddf0c14101c5441
+#   content hash  71f2e3ec0496dbc1
+#   text hash     a59fe44ad11e7a51
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

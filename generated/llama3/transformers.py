@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  af6b78465c65151b
-#   text hash     68a09cdf798730dd
+#   content hash  fa4d44d2203523e4
+#   text hash     9bf644f7370e6e51
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

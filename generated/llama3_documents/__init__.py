@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e5ef0e8462383e85
-#   text hash     535300163df87a1c
+#   content hash  84ab3a4e935810fe
+#   text hash     911e6da66c60e70b
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

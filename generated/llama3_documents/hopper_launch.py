@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e0354761de743446
-#   text hash     8fa173fdb638340a
+#   content hash  b55b68b9acd9f0f1
+#   text hash     6202fd5a3b708d15
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

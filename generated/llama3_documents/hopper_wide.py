@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  561adbef1c064c36
-#   text hash     3eaba0d5be394358
+#   content hash  d7ab02bda3259366
+#   text hash     7bb1c86f32c495e5
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

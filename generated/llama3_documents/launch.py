@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  75d75b40ae2ab646
-#   text hash     ba0707ec50535a4f
+#   content hash  cb978119be377fd7
+#   text hash     051c4babb2d34294
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

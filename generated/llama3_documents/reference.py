@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  962e7e00ae4b9838
-#   text hash     9ddadf4a5298724c
+#   content hash  fb522b05164a16ff
+#   text hash     540354aca2e24f7b
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

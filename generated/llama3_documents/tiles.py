@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  dbb8076a28b68cd1
-#   text hash     3ecd8e4a84dc3ae2
+#   content hash  8f4be6b3f280e5c8
+#   text hash     dce67bab32687163
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

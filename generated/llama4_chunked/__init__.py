@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3105f0fe61633f41
-#   text hash     c2cce4d7af63c701
+#   content hash  c2ab6081e210a01b
+#   text hash     7e12cb1605bcc5b4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5bf3a8e304353a11
-#   text hash     b29656567af88671
+#   content hash  b8e1028c354b036c
+#   text hash     16bcc9bfe0e097c3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c0849c030d41664b
-#   text hash     499e2eb5c5ebefb6
+#   content hash  886940c39daa958b
+#   text hash     8f6c6aaaf5a25a1f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

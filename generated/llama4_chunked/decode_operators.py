@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  893b39008cf310f6
-#   text hash     ef6a9712ecd44ed3
+#   content hash  9151bb36ea9c9c02
+#   text hash     d1347b75116f7a75
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

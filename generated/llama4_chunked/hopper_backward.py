@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  48df833388d7d056
-#   text hash     1aced2d871e18aab
+#   content hash  6a41d65fc334202d
+#   text hash     9a12e8c78c7a032e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d7dfd83f92f90d08
-#   text hash     07d2f03508cc44b1
+#   content hash  60c87a782a7e2520
+#   text hash     2c7d74f1eda593f2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

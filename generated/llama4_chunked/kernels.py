@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4f5c8459a86be4ea
-#   text hash     6498ee406dd3ce19
+#   content hash  de241340840c6221
+#   text hash     736d096c9043b09b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  151215032e32f2be
-#   text hash     5d26d032ba911797
+#   content hash  004efefd0a730406
+#   text hash     aeb4dbdabee2b5bd
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4cce08e79079cdeb
-#   text hash     0b186cbab8a76898
+#   content hash  b14ac62f65826ca8
+#   text hash     748240e3141bda3c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2a395559f88e06f6
-#   text hash     10fa485a051bcb91
+#   content hash  ebb0879b23833f2c
+#   text hash     91c064194af28ef9
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

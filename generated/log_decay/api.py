@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  99cd71d3078cd73d
-#   text hash     9ff2b0750fc9815d
+#   content hash  acee63fd08a42693
+#   text hash     4a4e5fdad4b19ab7
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  19672a1fa7f14c87
-#   text hash     bbbe7d72c06d8bee
+#   content hash  28597092ae0e597a
+#   text hash     51058ea2acbd6cf6
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

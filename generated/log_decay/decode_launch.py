@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e2d4ee97fc0095f2
-#   text hash     b7717dedbb04417e
+#   content hash  d7d2f509a5135152
+#   text hash     03820c3a2ffc7aa4
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a700b3ec80ee75a9
-#   text hash     d1add7260a45e4cc
+#   content hash  951aa506a450e538
+#   text hash     339a128c72ddb4f6
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6f0dc8fb3a4aa10c
-#   text hash     6eb8650faaa29cb3
+#   content hash  a4604c2cc0d3e818
+#   text hash     9f367bb685c0e8b1
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  54bc8ac1f49f5e1c
-#   text hash     abe0f8aec939e6e6
+#   content hash  1314356f5e78e335
+#   text hash     3789d96c6dc795f1
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  79d7a816fa2ba9df
-#   text hash     5865fa21bcdfc432
+#   content hash  ffffd722fd9ea243
+#   text hash     ec9c1354655c5956
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  31937ba91dee858f
-#   text hash     b8c4ef518bc47611
+#   content hash  ff4d7a1039c9ba7c
+#   text hash     e2c855b8f4c9edb3
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

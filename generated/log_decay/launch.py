@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  91ed17bd774bb60c
-#   text hash     a8a233ac8af7b047
+#   content hash  c610958ee8249ee5
+#   text hash     e82f67f63ed20775
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  af354d06bdd00d41
-#   text hash     9ef2c1700286a3f1
+#   content hash  0c3336b46ae0872a
+#   text hash     b65fb2039dbca42e
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

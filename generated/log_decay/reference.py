@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5a89fc6275b30578
-#   text hash     9bf27a18a4c91c17
+#   content hash  1f5884d0822c8088
+#   text hash     ab6d9dc23a89a44a
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5bb2bf7512a908c1
-#   text hash     db749704578ff9d4
+#   content hash  f24f131cb19bbd34
+#   text hash     7ec43fc14e6d68f9
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

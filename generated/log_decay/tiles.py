@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e66d9b3d70991724
-#   text hash     2f24ebafbbcbdc73
+#   content hash  119978f11834e061
+#   text hash     8b2b1031037bd27d
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

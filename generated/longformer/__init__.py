@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  367f853b5b8b3c93
-#   text hash     75c908361e9219ce
+#   content hash  e2c1b08a2091a734
+#   text hash     3b4d13369a4b75e0
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

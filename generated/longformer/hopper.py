@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a73d856f4cbfd28b
-#   text hash     8138910865e40f61
+#   content hash  592e46c32402229c
+#   text hash     6457d03d5451c4fa
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

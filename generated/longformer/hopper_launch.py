@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ecf36920ee047b53
-#   text hash     0291893ef94b21ec
+#   content hash  e1334cdde6606292
+#   text hash     c905fa197210dd5f
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

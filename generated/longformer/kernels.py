@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c24d98c697f2522b
-#   text hash     b5342e6d930c91ff
+#   content hash  9be2718b6f165e94
+#   text hash     fc4b4d98827eb727
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8b531e43f20fe226
-#   text hash     10932a566b9aaf8b
+#   content hash  d41db765e7797ca6
+#   text hash     859f0aeeddd55385
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9b478424ab3cde6b
-#   text hash     d0801fd6f3f983ea
+#   content hash  a7114d6cb9c66626
+#   text hash     bcac7c7c2d48b4b4
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

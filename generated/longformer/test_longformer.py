@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  88b75aaed3136f4f
-#   text hash     f615e5ca49e7b12f
+#   content hash  db030c251fcdb246
+#   text hash     40e90242d8133061
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

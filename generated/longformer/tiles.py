@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c425974bdac71ea5
-#   text hash     45252fb575be39cc
+#   content hash  09d7c81a6431fb12
+#   text hash     3fb956342e368c48
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

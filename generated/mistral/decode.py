@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  68dba89ffb9ba81e
-#   text hash     df5da619ac0f2c44
+#   content hash  f82108b4ca9cd025
+#   text hash     5d62026fc0ba3e22
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -268,6 +268,8 @@ def append(
 
 def merge(outs, lses, sinks: torch.Tensor | None = None):
     """(out, lse) of all keys, from the results over parts of them: shared prefixes, cascades, other machines' keys.
+
+    A part counts positions by itself: rotated queries want `positions` there, and what depends on distances has no parts.
 
     outs: tensors (..., T, H, Dv); a part that shows a row nothing counts for nothing there, whatever it holds
     lses: their LSEs (..., H, T), natural logarithm

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  aa688b0bf8b6d14d
-#   text hash     713ac7ebf5161054
+#   content hash  a52407a57b361693
+#   text hash     1bacf822d29c8140
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

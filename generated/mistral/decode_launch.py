@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1f5f703b3549cf8b
-#   text hash     1f10d225b2144ba4
+#   content hash  2709146310bd58bc
+#   text hash     7ea7ed8ac4c2929b
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e9157c4d262eb74e
-#   text hash     83f70b7e01025ec8
+#   content hash  9a4c2515a6b98342
+#   text hash     105ca8395e8ede35
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

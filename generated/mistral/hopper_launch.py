@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c6c1f7db4c98c1ae
-#   text hash     fe8368b9a6d2c67a
+#   content hash  624573869b548a34
+#   text hash     6a818cf1b66ff3ee
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

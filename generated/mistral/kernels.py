@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d28b42cb5b70f805
-#   text hash     c321b09ea8bc6ddf
+#   content hash  b1f595571518fa10
+#   text hash     63aa701dbb27b210
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

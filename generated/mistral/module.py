@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f3208c707c03e1f6
-#   text hash     5960940970495048
+#   content hash  40f5b4c1d6d8e00e
+#   text hash     2c589d8439849d95
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bd39a35df0f73935
-#   text hash     3577128c474577db
+#   content hash  5e4258c16039c3d3
+#   text hash     a6dbdb3ffcb1dc91
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

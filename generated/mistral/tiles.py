@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7d81b68b5cb29f41
-#   text hash     642e8d3eff2cd94c
+#   content hash  5142bfee3b0250fb
+#   text hash     9ac4fad64883c297
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

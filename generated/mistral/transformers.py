@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0d71bc2d1e23052c
-#   text hash     d62c4184cf574b59
+#   content hash  73d1ee369f0136db
+#   text hash     bc6db273fb305bda
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

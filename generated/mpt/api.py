@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fb79d7300669f0e7
-#   text hash     b19969a75a03c353
+#   content hash  21d341b59bf0a308
+#   text hash     d233d7c5ebde09dd
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

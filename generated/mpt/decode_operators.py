@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e5eb997377b999d7
-#   text hash     03daabcecf0f8af5
+#   content hash  19a35b63f97440da
+#   text hash     2af099292ce9d8d2
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7aa7c7bccacd716d
-#   text hash     e56e8369ad456507
+#   content hash  c3146526b168538e
+#   text hash     8c9aa928d087f76d
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

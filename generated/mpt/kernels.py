@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c9c8d9132c28aac4
-#   text hash     f19dc9aa6e2077b2
+#   content hash  af4ebec226d001db
+#   text hash     4bad58a6c42df97a
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

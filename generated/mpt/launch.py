@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  374cfd5e0fe3ae4a
-#   text hash     e7234eb8b5d60795
+#   content hash  7936acfa537737ee
+#   text hash     1b15f6762a39a087
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

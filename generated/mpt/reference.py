@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a97f061d28a9fd31
-#   text hash     eecbc542c8c58229
+#   content hash  4e5cd25e7773a6e6
+#   text hash     f5cfad5b293f933e
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

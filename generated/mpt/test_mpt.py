@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a4f57ac6fdc5e9e7
-#   text hash     89ca014064cdd602
+#   content hash  966e46929ef3e120
+#   text hash     685d639286b725a2
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

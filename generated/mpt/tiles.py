@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  df706b0c90d1bc7b
-#   text hash     660d471c85b190e2
+#   content hash  bca0e7799caaa03d
+#   text hash     c0a7e7b11d210057
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  863c08d0bded5deb
-#   text hash     cdc2337a51ba0f5e
+#   content hash  b43bdcd44f889019
+#   text hash     c7cc689e6185bff2
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4574ebc01e5c39cd
-#   text hash     e31e583b9c634c96
+#   content hash  031ece2a47e5bcef
+#   text hash     b83551e7e80cd674
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

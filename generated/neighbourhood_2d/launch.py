@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6e9376c32bf6b990
-#   text hash     9391c6616a552b65
+#   content hash  6ae7b7a4c31b5c63
+#   text hash     f61b77519a28592f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

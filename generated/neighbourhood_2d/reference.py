@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  05329619b0c7624d
-#   text hash     52c6b1386ffae7c0
+#   content hash  ad1a8181251dfb13
+#   text hash     2bc62819ad30d803
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

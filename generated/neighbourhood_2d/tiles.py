@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f5305940cf53947f
-#   text hash     f598e65f2807b67e
+#   content hash  65884780c6c65ff1
+#   text hash     affc138ef1b40ec3
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

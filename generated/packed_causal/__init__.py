@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1b8922454721fa36
-#   text hash     0fec8d120d229b9f
+#   content hash  c18f083b8146c47b
+#   text hash     48a53ce0c354018d
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a0bf028356bc6058
-#   text hash     3719667580956dbb
+#   content hash  c8ff5482fb2320aa
+#   text hash     3d832cebc24b8b01
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

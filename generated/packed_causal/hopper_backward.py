@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f87f0a34c8140cc7
-#   text hash     d7903790f7e9885c
+#   content hash  12a78d6f73b85ab1
+#   text hash     c4b49fe0833dd5cb
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f30e43009010a795
-#   text hash     57d030c32d7bebbf
+#   content hash  e6ba35ef555339d4
+#   text hash     ff7a5bf9de9df81e
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  97050fabec13273f
-#   text hash     cc8cf097f6bf574e
+#   content hash  43908d4733441974
+#   text hash     8085c9d99a9a8132
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  72099002129214aa
-#   text hash     13a42319af2a23a8
+#   content hash  17d4af014e5118a8
+#   text hash     08c86800da46e1f9
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

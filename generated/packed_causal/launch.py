@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d901499406065db4
-#   text hash     cf9075226a3f1f72
+#   content hash  71e3acf138cdf7fa
+#   text hash     9f4e1d17ab52f2a4
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

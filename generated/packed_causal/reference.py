@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  16ab15e7b91e7e1b
-#   text hash     053e06edb9305c70
+#   content hash  117c8191a3ac9da7
+#   text hash     85caece1919c1dcb
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a1b30f9269d42224
-#   text hash     61105a5b18d2742b
+#   content hash  cad1182095b5b148
+#   text hash     0a6ffac8b801f7a8
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

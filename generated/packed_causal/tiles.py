@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ec45f7c40c0c5ecc
-#   text hash     2679aeb7776f5487
+#   content hash  9949f38207aad876
+#   text hash     b59a7a0e118e82fa
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

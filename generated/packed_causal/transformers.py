@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  684f99a77666562f
-#   text hash     0d3ee5b600d544de
+#   content hash  260207548d0e1458
+#   text hash     385eb93163d28327
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

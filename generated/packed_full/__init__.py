@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8b0d98169d3c37bd
-#   text hash     30a0d54e233c739d
+#   content hash  38cb5c59253ec81b
+#   text hash     20110652404733fa
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

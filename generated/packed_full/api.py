@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4deb68dfd60b70f4
-#   text hash     3681fc9188a1b1aa
+#   content hash  1e6e77f7e18dd485
+#   text hash     7aad54b700f812b5
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

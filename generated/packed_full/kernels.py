@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d8561df16ab80c32
-#   text hash     a2094e89caf2e45f
+#   content hash  fca12eb5ddfab28b
+#   text hash     c521b052d2d0dfe3
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  768dc43b79e7f6cc
-#   text hash     8c13d9c7eb7ee528
+#   content hash  c70bb712e7dc5a35
+#   text hash     f0c97516035617e1
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

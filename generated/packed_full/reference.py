@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c243ae3428e18022
-#   text hash     fd0f5b5eee292a4d
+#   content hash  5958ba8e6da2d65c
+#   text hash     93e5b38fa417aa21
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e0b2c8efe01b3a5a
-#   text hash     51a991a4179dd774
+#   content hash  6557593f7b09adac
+#   text hash     a09cc5276b11e5b2
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  28fbb266611e7e19
-#   text hash     46aa3b6e20fff0c1
+#   content hash  23b9c1ba64c7f23c
+#   text hash     bb1bd2b8078f2a59
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8a924b4d5137d685
-#   text hash     f7af20d56a02d063
+#   content hash  d542ee7892fb9938
+#   text hash     4ff580c3d221b549
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  78b209f1c578234c
-#   text hash     5e8078efda122b6a
+#   content hash  d53aab372a01ff0e
+#   text hash     ea60630714a91580
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  77f23cc88886f0aa
-#   text hash     dc134c8ff190ff3e
+#   content hash  99f59133c7564581
+#   text hash     e6408b0ee754ed9a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

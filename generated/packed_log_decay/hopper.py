@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e2d29813b0496fea
-#   text hash     debb0a2454be3df9
+#   content hash  b9afaf38c6e7fcf1
+#   text hash     ec13b457d64d8517
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  48af21adf5c652ef
-#   text hash     58a676162eaac1f1
+#   content hash  d9fe09ed85cdcf5b
+#   text hash     1f3b95b3aaedcc45
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

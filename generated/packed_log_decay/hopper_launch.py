@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8ea9e708a6e669a1
-#   text hash     97ff6398dde94fa7
+#   content hash  52abc09aa35cc4b3
+#   text hash     3d03353be76a9680
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

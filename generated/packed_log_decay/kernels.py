@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c59968f17a1410f4
-#   text hash     2eddf64bb485261b
+#   content hash  7ea0d64da35931c1
+#   text hash     458a01f1455db9f5
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

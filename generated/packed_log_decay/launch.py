@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  754a4ad947af9824
-#   text hash     27ec4cf7aa7e7f61
+#   content hash  92e472dbf468e2fc
+#   text hash     974e6bca0a5f4141
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

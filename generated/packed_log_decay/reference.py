@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  003d951cb75e3cd6
-#   text hash     6caeaf4cfe2a56d3
+#   content hash  19d6e978ec31ee47
+#   text hash     699bb804b2bcf00c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

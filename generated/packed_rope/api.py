@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6bda07864989ef4c
-#   text hash     04f931afe8920d97
+#   content hash  e61122cd9c1ab40f
+#   text hash     629d1791b5d9fe0d
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

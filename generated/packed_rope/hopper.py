@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  24f93554634a214d
-#   text hash     45ab6dcf8921837a
+#   content hash  a63ee0ea58721b50
+#   text hash     d56075c0d9d5d1f1
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  84e7ade1c012fb8c
-#   text hash     433564f0574a526c
+#   content hash  5785ea48d5f84706
+#   text hash     b8499a7c1a28ad76
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

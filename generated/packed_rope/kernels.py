@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ea3e1ab351f64db3
-#   text hash     c510d01bf1789717
+#   content hash  6eaa59426809daa6
+#   text hash     6541ef02dff575fe
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  59a968c48e4fd69e
-#   text hash     f68beba564311678
+#   content hash  6ea6712c86440dbd
+#   text hash     495052a8fafe77c2
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

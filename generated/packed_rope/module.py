@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9302b634d4ece944
-#   text hash     9f7cf471c3252e10
+#   content hash  5c5d0077e1ded9be
+#   text hash     8b35b8fe8c915e2a
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  274fca73fa8b5899
-#   text hash     f2aa301f3c1665c3
+#   content hash  9698a67f3b097ad1
+#   text hash     598ae40b2797de44
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0ec339c54806f3e6
-#   text hash     3bdbb0d5d42bd042
+#   content hash  9c6849f5a71215d9
+#   text hash     c09ec5bcd65e420d
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

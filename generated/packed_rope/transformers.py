@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6814096bd52529a2
-#   text hash     467c92801393f0c2
+#   content hash  9a77e9d7fd6b974c
+#   text hash     c37c3caf1a69e0bf
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

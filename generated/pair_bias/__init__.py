@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4e2f73994d75ac21
-#   text hash     4f9614343a2cc525
+#   content hash  8131e57de9b97af6
+#   text hash     daa2b5f0193932a2
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

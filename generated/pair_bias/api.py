@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  486cb7c36a9fdfd6
-#   text hash     04d3572f7cb99980
+#   content hash  b8e2757702cba109
+#   text hash     e31d56c51a3a0a53
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

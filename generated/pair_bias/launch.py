@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  23a1bc5afab37759
-#   text hash     1f4b7335b443e279
+#   content hash  68ebaca575b9589c
+#   text hash     d8f60363f7f16f18
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

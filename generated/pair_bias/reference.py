@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c2227855741ef06b
-#   text hash     8628280f68a9b094
+#   content hash  f32a6e6a69dc3e4c
+#   text hash     791983678afb4b43
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

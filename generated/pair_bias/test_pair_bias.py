@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6c75b6ba02a5da32
-#   text hash     f21f639be35fc368
+#   content hash  ce710ebca5df707d
+#   text hash     2c2bea3ac448a6c4
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a7137a0d9bb911bc
-#   text hash     1f7dcceec0be5df0
+#   content hash  2ed01dce4de85896
+#   text hash     cd160e72c4af5fe8
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6ee6ef63b2f224b0
-#   text hash     cc56e44c1d67d474
+#   content hash  435e29c06d918d9a
+#   text hash     ddf366af773207df
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

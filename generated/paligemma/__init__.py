@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e5480a9ebf308227
-#   text hash     8153a043e1f12b4f
+#   content hash  abd47a130ea7897a
+#   text hash     a1f4745035cb5ee6
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  564b5c509978a5a1
-#   text hash     842ca8835c0461dc
+#   content hash  918b9723a4e0787b
+#   text hash     b25484504c7a342e
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

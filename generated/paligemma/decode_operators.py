@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  77859e856c435ef3
-#   text hash     29765e662b3efa08
+#   content hash  3e94983ba730a67e
+#   text hash     24bf187abe30c042
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

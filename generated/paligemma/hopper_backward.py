@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ea4a2f7f4f280fb6
-#   text hash     c1874f5f64ac7609
+#   content hash  30fbe23eb5663fa2
+#   text hash     f98c556c180734d3
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ada99c2318471f05
-#   text hash     d7abb2d01cc9693f
+#   content hash  0ea82e136cf635d8
+#   text hash     8469fee44c52ce84
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b6f4878bd4d91bea
-#   text hash     8b329e1409cb18fe
+#   content hash  10e0822120a33bf5
+#   text hash     ad5e585ff8c97410
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ddb621b0cd9b7a6f
-#   text hash     e2f9e9b214b91f08
+#   content hash  64812a0ff25b562e
+#   text hash     5ab6f7142e917842
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

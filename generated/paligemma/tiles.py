@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6a3b25d670330d33
-#   text hash     9155e78ad541f4c8
+#   content hash  50b77fca7d883196
+#   text hash     abec1366122e00ce
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

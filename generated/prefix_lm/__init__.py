@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b4e98f55b86fbd44
-#   text hash     d2c42ea7b1418173
+#   content hash  13f024688f02e5ea
+#   text hash     f99c05fce16afea7
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

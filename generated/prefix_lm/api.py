@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  949bc14c226299c6
-#   text hash     ce561a6df0216cdf
+#   content hash  7a99244e473d3274
+#   text hash     5883c70b403c907a
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  bfe4e1b982ac51c7
-#   text hash     630294cb65ee185c
+#   content hash  bd779f90bca014a7
+#   text hash     e456803e281ffe2e
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f736847729b8cc49
-#   text hash     27db8a06cd5d3bd3
+#   content hash  0e20560f0a6bb7db
+#   text hash     88833131d7c05d4d
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

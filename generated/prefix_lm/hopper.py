@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  30c9af4a06ebb305
-#   text hash     f920b5e14df7ead8
+#   content hash  3b08b8a433f65c63
+#   text hash     61826a9bd96ce309
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  adcd2eee8677a8f8
-#   text hash     44dc3230dc17756c
+#   content hash  08278f116e710c98
+#   text hash     ca9660eebac87115
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7819f14c467b6c2b
-#   text hash     63ee206e4b574c15
+#   content hash  b8c53a498dd0e6dd
+#   text hash     ecebd08f9d82ecba
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7c27d48ed86c9428
-#   text hash     a8690502f758870e
+#   content hash  d2afd1a2dc1b86c2
+#   text hash     465db4e3a0d8bdd5
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

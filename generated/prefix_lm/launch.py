@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5170fafcd97e2940
-#   text hash     b9825ad08a468373
+#   content hash  af84d1813cae255a
+#   text hash     ff36897e3d0b5966
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7864fa6d94bfba0b
-#   text hash     06f48b7f1048ef31
+#   content hash  707e4c5001bcece7
+#   text hash     5ba226881cf9e0ef
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f4a1ed22384e6302
-#   text hash     29b42abc9927b65a
+#   content hash  606e53b2f7f616af
+#   text hash     2ffb901c7689b614
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

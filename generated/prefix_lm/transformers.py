@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  94798fdb05b54cc7
-#   text hash     59b0fff00268042b
+#   content hash  09cf2e9423689a43
+#   text hash     898e6fd23706512f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

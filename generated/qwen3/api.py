@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  69beae94ee15315d
-#   text hash     f2582af0477e442b
+#   content hash  7af54d30fddaa44d
+#   text hash     b8e8f13e4a9351b5
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

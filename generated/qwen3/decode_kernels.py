@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1196f9a606f5312d
-#   text hash     1b6965bec60ab509
+#   content hash  bf38a20b8318e2ef
+#   text hash     164d0e471a78d586
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

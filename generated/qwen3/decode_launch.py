@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0656dd1e3d656d9e
-#   text hash     9de5b9d4b55e9431
+#   content hash  95691ebb7393179b
+#   text hash     52ab830c60d289e7
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9d8f90d70e8ca8fb
-#   text hash     25a1fb980269ec64
+#   content hash  405d6f8bd4dfb18b
+#   text hash     76131aea8c23015b
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6bc089646a735631
-#   text hash     2054acf1bdb6ea0b
+#   content hash  cc23e554b70ef7f0
+#   text hash     32e028596acdac66
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

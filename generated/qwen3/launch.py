@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9ecde7bfa55ab48b
-#   text hash     85a9d05a1900490d
+#   content hash  9befbab48f4ed69c
+#   text hash     3306d00e8678f2ed
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

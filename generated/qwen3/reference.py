@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ad378c05b86e43ff
-#   text hash     d3ecdac0f5fbd969
+#   content hash  c1d7556342d6c88e
+#   text hash     d9f1e5d21de66e41
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b9ead2cef3d7dc3c
-#   text hash     32dfd7504a16ed35
+#   content hash  e03bdee5bd1d4a2a
+#   text hash     c86d02bf91d5315f
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

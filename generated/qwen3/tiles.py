@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f2ac958461cbdc80
-#   text hash     2eb60daa3b133085
+#   content hash  2db4923b3456fbbf
+#   text hash     b7e887095d8d4499
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a150aa2322a202ef
-#   text hash     6d61d02f8c506716
+#   content hash  5f9d682820de2ff0
+#   text hash     78c792f2ce830280
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

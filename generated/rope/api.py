@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  299b970158e987fe
-#   text hash     f66c8c02c65da2e2
+#   content hash  d465d9b6628a7268
+#   text hash     678669641154ca6f
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  28e4b2407bc8ebdd
-#   text hash     a30f468c7145d4b3
+#   content hash  db39e33f4be7779e
+#   text hash     f77d73c7f3e8a488
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  707937bce1fb579f
-#   text hash     7fe628d1522c9022
+#   content hash  aea4ea125f5dd4f0
+#   text hash     2968e375c26953ec
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d10ae2fc2331eaa1
-#   text hash     fdad6669584a844d
+#   content hash  27bdfc0d172ded60
+#   text hash     342f5b07842348fb
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  54e2e754e3bb75a4
-#   text hash     1fa0d00b8a5b93cd
+#   content hash  ec1bf0a73f2bd438
+#   text hash     56edae1944adcb13
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

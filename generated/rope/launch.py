@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0a766e9c2b435f2a
-#   text hash     9aadefe46c7a49ef
+#   content hash  179489261ea7d316
+#   text hash     cf443951e3a35aa3
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

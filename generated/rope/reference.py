@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  3f129ec86fe3f813
-#   text hash     27ba6a5fc5df75fe
+#   content hash  347aeda4f05ad83d
+#   text hash     74fe43a91e1074c4
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  428eb0bbce1d8a8c
-#   text hash     7b071fea7add9eac
+#   content hash  6981081dff1c8110
+#   text hash     77d856f9fc1dbd6d
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  399d5b408884e4e9
-#   text hash     569a5612250ebf33
+#   content hash  5458426f2f0d83ca
+#   text hash     4795eab207e58885
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

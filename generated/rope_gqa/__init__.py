@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0ccba33dda60ad0a
-#   text hash     5b4545c61a47ddbf
+#   content hash  b2f49660a9754ebb
+#   text hash     a24a4ee1d64c4fbf
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

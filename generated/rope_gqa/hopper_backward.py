@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6a8c312eb19acad1
-#   text hash     0e7da6bba925bd8a
+#   content hash  1f1415d6f823d518
+#   text hash     b88ebaa8cc08ceab
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

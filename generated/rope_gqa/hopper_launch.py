@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3ffd4f04d3fd0dcd
-#   text hash     1499d1b7273ddca6
+#   content hash  a70430b8af328fba
+#   text hash     15e47ef5e7c4ec92
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

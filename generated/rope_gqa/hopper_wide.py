@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f4ed158e78211d9d
-#   text hash     9d2fcda5f20440eb
+#   content hash  953d4211567801da
+#   text hash     52d561a1c36d98e1
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4b9f61b235b598da
-#   text hash     67ee0480dfda133a
+#   content hash  80124648684e2bfc
+#   text hash     bf0dc3566c705529
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  9a6498006e45d5c5
-#   text hash     90593c840a16dd05
+#   content hash  61860f4643d9ca5b
+#   text hash     a3da6be956a3c512
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

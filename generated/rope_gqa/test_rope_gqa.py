@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e0aec6a02b10384b
-#   text hash     b45c8f9ff8a8b262
+#   content hash  6378a944fee06b19
+#   text hash     b79e113003e1c5f3
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  9444c35af9103a30
-#   text hash     7e53dda877ea2536
+#   content hash  d466a395d39949e5
+#   text hash     113794d1290127cf
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  df28f31b6da5c2ef
-#   text hash     6b65e64db8b14339
+#   content hash  79d671dff17744f9
+#   text hash     1f652cd9e2705cfa
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  62a41f1299d0b113
-#   text hash     81852bc7cff93ec9
+#   content hash  c52866a2949b9652
+#   text hash     1d91c192d75a9532
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

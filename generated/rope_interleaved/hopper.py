@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a1f3d3f023446383
-#   text hash     e0bddf22a7a07eb7
+#   content hash  b0a3586c168aaad5
+#   text hash     fe48b25733fe8432
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f295e68a715e5aef
-#   text hash     42378be38c40f195
+#   content hash  23a424395a6df3ab
+#   text hash     ec396a824fb0f9e3
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

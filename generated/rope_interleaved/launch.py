@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d849d4cfd7cbf16a
-#   text hash     b1530ddd3645fec2
+#   content hash  f1413ff9efc1a40b
+#   text hash     ac9814b1f4609d65
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  464eb20f83ca7485
-#   text hash     bb4b2d3c8944725a
+#   content hash  be7954a9ebfbc9e1
+#   text hash     6bcb786ea955c746
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  fba44a33f1106b69
-#   text hash     70aba37c2022f4bb
+#   content hash  e3419a9294565134
+#   text hash     85a34cc6cc60ff05
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

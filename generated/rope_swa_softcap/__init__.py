@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ba3d021970011b39
-#   text hash     2d35a9c5a783b575
+#   content hash  4c1e11afef4f9c03
+#   text hash     3886220886fc4867
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

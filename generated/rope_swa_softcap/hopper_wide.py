@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  3b286856f6c83483
-#   text hash     54d9b3ea6e396bdb
+#   content hash  e6593cb16d95560f
+#   text hash     f20412d140fa1f44
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8c236c81042d943e
-#   text hash     19972f7a42a271e4
+#   content hash  16f7a7457015c91a
+#   text hash     2f1c0ceef27ad9c0
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  49d3312f36049f8a
-#   text hash     5a598d5382b6cd50
+#   content hash  a2506dce0a7a10e4
+#   text hash     9a093c8aa828c09a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

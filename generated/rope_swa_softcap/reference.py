@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  67bae1c92f94abdf
-#   text hash     3d8beac68040081f
+#   content hash  f41626ba5fc19d76
+#   text hash     da1f8e50e6eab53f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2851b8b073710b2f
-#   text hash     62cb2d6c9e06590c
+#   content hash  8697b2c7e771db9f
+#   text hash     b7441dd13402d934
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  328528b95a99b53d
-#   text hash     4b577d2088671ac4
+#   content hash  065710a1d81823a8
+#   text hash     a60818c1c22992bd
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

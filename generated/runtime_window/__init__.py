@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  30c04f6e577cb7b7
-#   text hash     f114153dae51634e
+#   content hash  6dddbbd37de33641
+#   text hash     e7b0389c41dd6581
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  aaa8dc8f0d1780d4
-#   text hash     6006bb7e37b2daf4
+#   content hash  3a96b10e7fa9dcfb
+#   text hash     3ca1dd224dd7f92f
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

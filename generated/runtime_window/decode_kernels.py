@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  880455af98fdcef4
-#   text hash     1d6f91a472de3b0e
+#   content hash  a17677dc5b270093
+#   text hash     c8559ec58661eca5
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

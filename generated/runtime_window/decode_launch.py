@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7ab3cd57d6616bb6
-#   text hash     5317de34e6c6ad4a
+#   content hash  1e408dc86877052b
+#   text hash     00cea4884fd56b2d
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

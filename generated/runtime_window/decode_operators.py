@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  dcb5df29ead18acc
-#   text hash     3236bf3112f6cc40
+#   content hash  e606e288e56d4b05
+#   text hash     fb3b04f3b79cb62f
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c16f8b5b34cad20b
-#   text hash     746f80374aa726bc
+#   content hash  768f41a4b0b00bc6
+#   text hash     d0d70b184e5e30b4
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

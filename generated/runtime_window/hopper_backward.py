@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7244786a0d46f342
-#   text hash     5b7e4640e68a52f0
+#   content hash  a120f21ceec801bb
+#   text hash     bc692dd99eb56dbd
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9e1fe9a1d313f708
-#   text hash     ad387fe233f63052
+#   content hash  0b6d43228aad72a7
+#   text hash     f9ee91c02da4b6b5
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  200ef1ed2b12f456
-#   text hash     32340fa8ebe70e30
+#   content hash  aab8619114ddfcf8
+#   text hash     30a76093ae33a357
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d80b6e3e53b26865
-#   text hash     226de701a68a2968
+#   content hash  0d8338dc8e1dce41
+#   text hash     63b16ecabf84c02b
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  623d264116098099
-#   text hash     dec2d48937d52b40
+#   content hash  2b35a045805a62cf
+#   text hash     1b2b86810d32d95f
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  daef8503bd4bbb19
-#   text hash     68a86f51c7f9dc5d
+#   content hash  bd9d2766834aa379
+#   text hash     5d74effd743b8d89
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  7a4f85100dfb26c1
-#   text hash     c6af7a32ba70fbd3
+#   content hash  657b44b7a56844f1
+#   text hash     f096d9d16d9eb84b
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

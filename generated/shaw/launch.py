@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  0dc85349a96ebdaa
-#   text hash     d858122f4c653011
+#   content hash  0b362064cf0f7af0
+#   text hash     f27a60f52ad0b62b
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9430a3aa16dcd15c
-#   text hash     33f39989dd3b1eff
+#   content hash  c332df21beb6e40e
+#   text hash     99e795f33d19b3ec
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  7064b00870d63d89
-#   text hash     d221ef11c89c9b93
+#   content hash  531f19bb6379da0e
+#   text hash     00906fad95c6f963
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  764275dbf52d5351
-#   text hash     f683f979eae23fc8
+#   content hash  af23171543af4806
+#   text hash     0a6cf5bd3a9b56ae
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2b30c2e0b046433b
-#   text hash     74c1f068b053f6d0
+#   content hash  bfd12aa89993947c
+#   text hash     3e34576c68aa6539
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  06194af347e908f2
-#   text hash     fde8d4595df1b5e2
+#   content hash  fdcbb1f3feb6b02a
+#   text hash     0e3a1c014c122872
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7a27f7bd77e7d873
-#   text hash     ea843a72aa50b7c1
+#   content hash  91dd6df39ca82873
+#   text hash     3a7b9fb27ac88afd
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

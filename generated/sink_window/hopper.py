@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e49ab23caf85d307
-#   text hash     70a4001a85d1d6aa
+#   content hash  a995f6bbdde4de2f
+#   text hash     cc1ddd04be871fcb
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

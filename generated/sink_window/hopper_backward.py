@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9a33e927063a652b
-#   text hash     460e38d2f6d484de
+#   content hash  c12bf09159ea8e01
+#   text hash     29674ecdb367a082
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

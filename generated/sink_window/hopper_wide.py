@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d1d2e08f56fe5e2f
-#   text hash     fd3800c0b5f06736
+#   content hash  abd6f3404191cbf1
+#   text hash     deb5617e4ebd27af
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

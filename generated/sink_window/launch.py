@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a537f83496884141
-#   text hash     007897753180ba95
+#   content hash  d80eccfccabfc70f
+#   text hash     30dc773d12c0e4a5
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

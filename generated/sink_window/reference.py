@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  404433eba49d4128
-#   text hash     7168f9bb0f2a8cb8
+#   content hash  d93c7cb0b47012df
+#   text hash     2fc22a0931a93998
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

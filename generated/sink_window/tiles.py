@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  72c2cbc0b38f3be8
-#   text hash     7d0f5d33d82274f6
+#   content hash  017dd8a306b31507
+#   text hash     8a964c25877bf64c
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

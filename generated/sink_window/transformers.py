@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f95d748e8b11e9cd
-#   text hash     b2fa7e1b9532475b
+#   content hash  d7e6888c77e2b0ad
+#   text hash     6a6e764ce12303d4
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4a26141c0daa6659
-#   text hash     aa5aefca6245447a
+#   content hash  5f517dfda73f54b3
+#   text hash     0dd4f366f3614ef3
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  0fd21c2b81b738e2
-#   text hash     bb7f7477621847f5
+#   content hash  76ea590f6551393b
+#   text hash     b9a1074b5196c659
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  23d2eec6bee82d0e
-#   text hash     7f6469d6dab4a60b
+#   content hash  fa6b2ba981f85a44
+#   text hash     9222591e599d470f
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -228,6 +228,8 @@ def append(
 
 def merge(outs, lses, sinks: torch.Tensor | None = None):
     """(out, lse) of all keys, from the results over parts of them: shared prefixes, cascades, other machines' keys.
+
+    A part counts positions by itself: rotated queries want `positions` there, and what depends on distances has no parts.
 
     outs: tensors (..., T, H, Dv); a part that shows a row nothing counts for nothing there, whatever it holds
     lses: their LSEs (..., H, T), natural logarithm

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  79d9edfcab3b180b
-#   text hash     eef730adfb44fd28
+#   content hash  f80c4797a3d13d1c
+#   text hash     9443d6291042cea6
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ea9ae4601fb88494
-#   text hash     0ec66c13240a27f9
+#   content hash  7926758852e4e387
+#   text hash     59e2374b8be265f3
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

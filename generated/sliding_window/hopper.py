@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b77979699c51d99c
-#   text hash     0ac53ff1192eb61e
+#   content hash  ae10b471414a8762
+#   text hash     bd3b0ec9fb5483fd
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

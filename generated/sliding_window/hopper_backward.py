@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6465f6f8b1cf86b7
-#   text hash     4a5c0ccccad3770b
+#   content hash  51c069fe468f64d0
+#   text hash     b70521c83a8fb8cc
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d56b82f659fc11bb
-#   text hash     91f77a7d488eac50
+#   content hash  697823c885be1e43
+#   text hash     db1cd4ef7660d313
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

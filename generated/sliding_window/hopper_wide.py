@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7db1cc5b408a91f7
-#   text hash     944fa6bae550527f
+#   content hash  9746296ca9d383f0
+#   text hash     77cf0dc3903b00b9
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

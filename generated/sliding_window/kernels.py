@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b1d113942ea5efe4
-#   text hash     cedda8ec2b24476f
+#   content hash  68aa7945d2988558
+#   text hash     38dc9472db3a3c94
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

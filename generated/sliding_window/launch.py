@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  43bb05933598ef88
-#   text hash     07934d205201ee9b
+#   content hash  36ebe25135848a00
+#   text hash     48e0a3a2c4fc6957
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5e7edab983de12be
-#   text hash     84368615d71881b7
+#   content hash  eb855e4f4d8e39d1
+#   text hash     1aef77e44780b716
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

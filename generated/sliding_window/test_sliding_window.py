@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c29a58ce5dc58883
-#   text hash     83208e370e9a4587
+#   content hash  f87cb90601fb1d60
+#   text hash     35aceca45520fae7
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

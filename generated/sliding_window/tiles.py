@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5eee1c09e8080169
-#   text hash     14dd36efc1239783
+#   content hash  fdab7e02a2981c4c
+#   text hash     25fe498a7039867f
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

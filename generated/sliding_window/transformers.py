@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  be499d5d6e91eadd
-#   text hash     1ba5415c62839f02
+#   content hash  411eed6e8e45cf0e
+#   text hash     d7d583b98201f233
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e8ab39ee8fce2409
-#   text hash     5d5583c22744297a
+#   content hash  b18d2d10ac242523
+#   text hash     a298f135f61aa28c
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  01a98fbc74cde70b
-#   text hash     ddf8c64c27521115
+#   content hash  1f4d2cc46343b801
+#   text hash     70857ff7dd059277
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

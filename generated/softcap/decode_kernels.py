@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ee6fd4a42bc34c5b
-#   text hash     1be8cabd1c2cbb67
+#   content hash  db55e05ef1cb14e9
+#   text hash     a6a44ce65ceb3d50
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

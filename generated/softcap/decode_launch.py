@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d7e0dc864714701f
-#   text hash     3501941027fe6574
+#   content hash  dbde13343b484f32
+#   text hash     143f7593f0f747db
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

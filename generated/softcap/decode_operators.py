@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  769dc3a016f678db
-#   text hash     b12be341ddbe6791
+#   content hash  b678263030ec9cdb
+#   text hash     c88a3bec2c2e17dc
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

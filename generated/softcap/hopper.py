@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4c93d1a139df5bc6
-#   text hash     679fd92cb4430d34
+#   content hash  5bdf3fa000b3905c
+#   text hash     107a89741d0d6fc7
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

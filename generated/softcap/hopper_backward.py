@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  94de0cea0ee7f85b
-#   text hash     f81c13c18c4dbc7b
+#   content hash  551c38b09ccafe65
+#   text hash     1afcffbc15e37dea
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  226792588847b4af
-#   text hash     a6390d2c99a39977
+#   content hash  013350065aa4fd48
+#   text hash     b21c0e96c45bd9cd
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

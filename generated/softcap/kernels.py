@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  80b6af267ea276d3
-#   text hash     b41f78f1edd7f236
+#   content hash  2a071887b710ff47
+#   text hash     3b58985b489e0079
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  043f133786cf248f
-#   text hash     57eea083da6669a7
+#   content hash  8434cf1a4cf81b47
+#   text hash     f48303157cea984e
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  544ac94290364bf6
-#   text hash     045bf0d18ab2fe01
+#   content hash  c6c892889f92c3dc
+#   text hash     5a0a832c00edd90c
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8d2c5d3f2b3dce8b
-#   text hash     5c2c1aed472e2252
+#   content hash  1442a7238723e067
+#   text hash     723a24f333afbfee
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

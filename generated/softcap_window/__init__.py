@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  39cc8c2ee44917c0
-#   text hash     5b6f30f40bb83105
+#   content hash  732921a636267d8f
+#   text hash     092b24920030b983
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

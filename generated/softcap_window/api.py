@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d0897f38bb3371bf
-#   text hash     93f3e7705273e1d0
+#   content hash  365454d8d0132e83
+#   text hash     ea026979b0c5cda9
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

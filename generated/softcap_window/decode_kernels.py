@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  22101724a7bcafb3
-#   text hash     df6b151ef40f8b78
+#   content hash  752f20daa8827524
+#   text hash     1ae442e39a97d489
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  fb9e7b6f52080060
-#   text hash     37672fb5283e2f1a
+#   content hash  25e37c9ec4dcd581
+#   text hash     bf2608f614453055
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

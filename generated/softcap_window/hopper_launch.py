@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  941210aabea71ce6
-#   text hash     5d2996994bb40ffd
+#   content hash  2240108915828081
+#   text hash     6e1e896dcb9f65ab
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

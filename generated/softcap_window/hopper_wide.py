@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  be6490984a7967f8
-#   text hash     c09c6bec6d05429d
+#   content hash  20957fe66ab2c989
+#   text hash     759dc5923388832a
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

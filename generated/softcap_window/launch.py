@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9ee1d29678840e82
-#   text hash     43bff70b558a7fe2
+#   content hash  9f80c3e92cc5a0df
+#   text hash     bddb54ac9154f115
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

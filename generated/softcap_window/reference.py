@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b2aba903df38f69e
-#   text hash     befa2379729058ff
+#   content hash  03eb93621d63ab30
+#   text hash     c8361e420f0e258c
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a73ae1fe2ecad646
-#   text hash     b0e2ca14cb231f56
+#   content hash  e55a07e264f81003
+#   text hash     66c8d484108ee307
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

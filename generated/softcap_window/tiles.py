@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  1edc3e119799996d
-#   text hash     88863b898f849878
+#   content hash  4be72aeef820fce0
+#   text hash     d0b984d9e525f2af
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

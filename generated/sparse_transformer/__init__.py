@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ed553c779f27cf17
-#   text hash     cfbfe431d5df905a
+#   content hash  192e40ab89331234
+#   text hash     794b1c25670102fc
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

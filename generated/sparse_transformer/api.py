@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  cbf92e57dae2c93b
-#   text hash     390f4bc33196df80
+#   content hash  d5086faba6c16aec
+#   text hash     d6e447c026f102dd
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

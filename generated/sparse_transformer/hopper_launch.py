@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a5f2a8a669c5d1b0
-#   text hash     ce6db458d3305d62
+#   content hash  99ce7516beabcfb0
+#   text hash     0de57072acf43607
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  dbc4c69770fea6c3
-#   text hash     399fd47e370eeb52
+#   content hash  b2a72f60f2133465
+#   text hash     b2183108fd2562eb
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

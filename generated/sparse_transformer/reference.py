@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  0e30fe695399950d
-#   text hash     f59c7c7d464bf40e
+#   content hash  acb37b41e6dddbc8
+#   text hash     9554152390212a1b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ea6c441ceb623079
-#   text hash     f54bfcfd2e0aba6e
+#   content hash  4e610bc5dd931b63
+#   text hash     002705fef606a3e9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6790e7a2c9b6f44f
-#   text hash     56d54b5e467453aa
+#   content hash  1708e200810e6727
+#   text hash     186b08380c25e2f2
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

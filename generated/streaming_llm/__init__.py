@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5ff3b68ac113185b
-#   text hash     a315a6d5088315ec
+#   content hash  efb1db2f20f94527
+#   text hash     91a566405361dd60
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

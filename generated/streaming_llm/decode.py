@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e13b8dd1da60deb4
-#   text hash     e817093aec8aa862
+#   content hash  07b7efb01bb086d6
+#   text hash     e3dfe1a548908f48
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -228,6 +228,8 @@ def append(
 
 def merge(outs, lses, sinks: torch.Tensor | None = None):
     """(out, lse) of all keys, from the results over parts of them: shared prefixes, cascades, other machines' keys.
+
+    A part counts positions by itself: rotated queries want `positions` there, and what depends on distances has no parts.
 
     outs: tensors (..., T, H, Dv); a part that shows a row nothing counts for nothing there, whatever it holds
     lses: their LSEs (..., H, T), natural logarithm

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  730b972edfb085c1
-#   text hash     26b20b7817c57adb
+#   content hash  419f1ec2ec41512c
+#   text hash     f11f0f883c7b7aff
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

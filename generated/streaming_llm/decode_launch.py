@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  13c21961a683b701
-#   text hash     505891845d1d461f
+#   content hash  cd6502089278de7a
+#   text hash     bd93c9e91be3df7a
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

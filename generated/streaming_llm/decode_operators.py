@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  38fb5b497bade685
-#   text hash     fb274283a98be1b6
+#   content hash  6ce08f7d6317e9e5
+#   text hash     2c68fb51574d1260
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

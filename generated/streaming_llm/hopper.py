@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e7f5d6def934e13a
-#   text hash     055797dfe46a295b
+#   content hash  504fac9a65edf311
+#   text hash     56b6d2e6c6f264e2
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

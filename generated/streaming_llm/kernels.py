@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c5cacf3b9e29efe5
-#   text hash     58d1bab5622275a3
+#   content hash  fc8773d520efa3a3
+#   text hash     d36500127a39394d
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  06b6259f3c1e59f1
-#   text hash     287c0be3ca517bc2
+#   content hash  a77e272276887c9f
+#   text hash     b80d5118a7dd9efb
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  384131223fc5184b
-#   text hash     c74dae8b8b125ce3
+#   content hash  82ac3b8a20fb95ba
+#   text hash     161cb870d7ed491c
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

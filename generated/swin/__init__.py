@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  75e9c52731913c95
-#   text hash     95c6bf0a57d74ea7
+#   content hash  f3c280bfbbb5c5a8
+#   text hash     658126f94cc3da32
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

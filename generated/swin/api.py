@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  568796f6075420ea
-#   text hash     598655b94f0bdcea
+#   content hash  61cef20e77f9e27a
+#   text hash     cec5c66b626da42d
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

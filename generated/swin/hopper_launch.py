@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  edffe6ef6c3e870d
-#   text hash     b574611da27ccb95
+#   content hash  bb509232b423f108
+#   text hash     de8daead9ba1538b
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e9aedd4bddf03245
-#   text hash     52eef74bd926c54a
+#   content hash  a537a2efc81c164e
+#   text hash     2aa4c1f9b41afc8c
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

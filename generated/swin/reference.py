@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  38c6b0c5d8a78f3b
-#   text hash     3d0ed348e3111839
+#   content hash  d653c4cb69118397
+#   text hash     31db9a6a07a0b3e8
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

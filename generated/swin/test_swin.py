@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  746591ae90481b73
-#   text hash     541f9f494ce20afe
+#   content hash  38173dec51812097
+#   text hash     2c6263834db285e4
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  83ad0b034571b6b9
-#   text hash     739857786dd56297
+#   content hash  996631aef36e1096
+#   text hash     d16ae2879f45356d
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

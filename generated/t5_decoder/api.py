@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f53dc1a006a52c83
-#   text hash     3f0778748c0717de
+#   content hash  3d81da6c36f66400
+#   text hash     6a7da581ef223677
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3d340509e8dd3864
-#   text hash     1b30542819e236dc
+#   content hash  c08883b9ae543943
+#   text hash     1d3d9248b22031d9
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

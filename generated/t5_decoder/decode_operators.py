@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ac27aec15a2e6e70
-#   text hash     fed401e7e8f646b0
+#   content hash  60f1e66a2e956196
+#   text hash     d1e97c4bca63a942
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

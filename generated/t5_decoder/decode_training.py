@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6be7e9dfa3ceab52
-#   text hash     337ce74fd15059d0
+#   content hash  9be3d4685a69660c
+#   text hash     86bd7bf568018382
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 
@@ -101,7 +101,7 @@ def _of_call(call, q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqle
         if page_table is not None:
             pages = page_table[:, : runtime.cdiv(call.max_seqlen_k, x.shape[1])].clamp(0, x.shape[0] - 1)
             return x.index_select(0, pages.flatten()).unflatten(0, pages.shape).flatten(1, 2)
-        return x[:sequences] if k_starts is not None else x[:sequences, : call.max_seqlen_k]
+        return x if k_starts is not None else x[:, : call.max_seqlen_k]
 
     none, begin = torch.zeros_like(k_len), k_len - q_len
     first_key = none if k_starts is None else torch.minimum(k_starts, k_cache.shape[1] - k_len).clamp(min=0)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  05cb990c01b26bb5
-#   text hash     aca04044b0fb6779
+#   content hash  e460380b128ea217
+#   text hash     a8509d3d4febc9fb
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  badd14805a9982ad
-#   text hash     8b191cc97f42efa7
+#   content hash  9cb33927a00e57a1
+#   text hash     df83feb135226912
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

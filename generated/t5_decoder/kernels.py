@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5d0f46d982974c4f
-#   text hash     68287fd764b20f0f
+#   content hash  17ed349e90e2cfa1
+#   text hash     5d7b5608cd6014c7
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

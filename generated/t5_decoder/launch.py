@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  9c20df0dfc139325
-#   text hash     b126eff165646fd5
+#   content hash  c275e2cd2ff9a171
+#   text hash     905f76e851f69137
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  461dd40a1c6ddb12
-#   text hash     8fdd1a3719f7da67
+#   content hash  78a677bd33d25ff0
+#   text hash     8e85fa6a62fbc7aa
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

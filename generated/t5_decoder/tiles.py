@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7e86d77eb091e1e2
-#   text hash     57abc164e70e6bd6
+#   content hash  6af19566d899b128
+#   text hash     bd47fb180ce0e63c
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6d2db976734fd7c3
-#   text hash     93e122facd4c0680
+#   content hash  ca13578c56715b38
+#   text hash     93f7f54480bad357
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

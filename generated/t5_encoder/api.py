@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d4b776b29c1ec9c2
-#   text hash     9a5785ea8573f832
+#   content hash  c8136de9b54ed7d3
+#   text hash     f43977d275af629c
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  cf23cc53ced89d06
-#   text hash     6ed3bf2a9b1814ed
+#   content hash  4c69d6625335d38e
+#   text hash     d7959b06f4644bd8
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

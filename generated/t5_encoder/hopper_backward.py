@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5537924db1a9df4e
-#   text hash     6ba538e9725a2dfb
+#   content hash  abe56124b796bbf4
+#   text hash     956ef80ebc1e47e4
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

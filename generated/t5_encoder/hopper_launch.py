@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  9b71b5e8eacb4901
-#   text hash     92dced165dc22bea
+#   content hash  3de14e32aa4eefd6
+#   text hash     abe51322f43d9d2a
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

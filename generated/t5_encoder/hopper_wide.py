@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2d89e09b43c85f1f
-#   text hash     23527268d790b8c6
+#   content hash  6541ee24f4bd066e
+#   text hash     59dacdf8b5aa08ab
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

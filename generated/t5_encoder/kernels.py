@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ac8435c1a3053da7
-#   text hash     f7c3e5830c0299d2
+#   content hash  f46330e18aabdb2e
+#   text hash     887a13430dafcbae
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0439efdcf686749f
-#   text hash     e5570581882e7c7a
+#   content hash  9c7e41b5c3581040
+#   text hash     c10856e27bc90bda
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

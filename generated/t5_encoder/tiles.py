@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  799803406f106fbd
-#   text hash     abfef9d322819507
+#   content hash  8e9f1fd8238d6a51
+#   text hash     23f722da8e9c9e96
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  06f1834eba9573f6
-#   text hash     29876c0c0042fb21
+#   content hash  fd5d122c050707aa
+#   text hash     4b96040ac78541f3
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8a6c7432401c1bf3
-#   text hash     10b4e2c7f50ce0a5
+#   content hash  6f62e522279ba317
+#   text hash     bb49ee051a6be256
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

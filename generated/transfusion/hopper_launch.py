@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f0305b28ecd8cb23
-#   text hash     7eb0bc9a3969145a
+#   content hash  4d27556415496ca7
+#   text hash     ba30c4e63404b305
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

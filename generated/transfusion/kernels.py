@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d2e1b0ac8c6b0b40
-#   text hash     2096401733b5b698
+#   content hash  07490a52cbc28627
+#   text hash     3d907f708ccb484e
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  36f4a09037d79884
-#   text hash     f202ab2d93a83abb
+#   content hash  656411c14b63119c
+#   text hash     9ec641673600f5a7
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  629a3755252358d2
-#   text hash     f3f1515abeeaafc4
+#   content hash  adb2fe887766b9f5
+#   text hash     415078631841d1fc
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

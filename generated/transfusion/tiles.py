@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  660cacad473394bb
-#   text hash     d4c0e0eb0154585e
+#   content hash  3f1ae92c9fd3166b
+#   text hash     a8fd98684cede03f
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

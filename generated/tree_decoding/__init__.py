@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f78e208535bcb1c1
-#   text hash     119690c302400c40
+#   content hash  2450d0bb2d7cc73d
+#   text hash     4aec757cf3a44fae
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

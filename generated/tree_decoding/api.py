@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  978663720e48a6e0
-#   text hash     3b174b556660c995
+#   content hash  c29f083089b25834
+#   text hash     1a459f7c153cb4d7
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3d4eb368b32a60d5
-#   text hash     e6ee758700151fd2
+#   content hash  cf858ac0dfc734f7
+#   text hash     d791caa16cb9da8f
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

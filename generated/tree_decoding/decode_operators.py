@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  89f8e52fd1082723
-#   text hash     cd616946f9ed1073
+#   content hash  ac0e72462da821f6
+#   text hash     e65570d5164147ce
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d37b51087dea0d33
-#   text hash     b606fb372e35bbf9
+#   content hash  0c901b87f8844c66
+#   text hash     bfe8adf1abcc1000
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  263be784eeeabe08
-#   text hash     aae95606f4b081c3
+#   content hash  f413598be0c4427a
+#   text hash     8ac070db9089bd59
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

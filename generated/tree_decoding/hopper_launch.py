@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  cd97ce01eca14c8b
-#   text hash     a2efc9903f2e82bb
+#   content hash  93a1d8d6191a62eb
+#   text hash     488ace88859b89c5
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

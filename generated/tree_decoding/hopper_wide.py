@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2ef6739edeb571c6
-#   text hash     fd4e9e04808cc0fd
+#   content hash  7d369e7307a70cf4
+#   text hash     d443428da7d2db90
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b1eb7d65ec2cd7e7
-#   text hash     3fdb38c447e92775
+#   content hash  80e96c021b7b3742
+#   text hash     437cbf66b2a6e77d
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

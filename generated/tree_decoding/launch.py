@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0ce4e1167fc4daaf
-#   text hash     2d2c8971f4cc639f
+#   content hash  8e4c3cce591999ec
+#   text hash     00ad5fc8d046d1a6
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

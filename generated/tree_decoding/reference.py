@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  70c954745e687fc0
-#   text hash     6cc6b22421b5d758
+#   content hash  2c300c5ab463e9ce
+#   text hash     561ead21133abfd6
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

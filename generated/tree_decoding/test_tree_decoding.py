@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  19a705a190609f4e
-#   text hash     04e6e77a81cbbe0a
+#   content hash  1247bba1c650ffac
+#   text hash     49bc56164c2c5f3b
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

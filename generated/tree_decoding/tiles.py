@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3292bf322db03c3d
-#   text hash     ebc512eb97ed9e0b
+#   content hash  2ff66c509f1d6973
+#   text hash     67831817560e5b89
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -23,7 +23,7 @@ def run(packages: Sequence[emit.Package], *, cpu: bool, only: str | None = None,
     Gives 0 if all passed, 1 if one failed, 3 if none could run.
     """
     if importlib.util.find_spec("pytest") is None:
-        raise click.UsageError("`attnforge test` needs pytest: pip install attnforge[test]")
+        raise click.UsageError("`attnforge test` needs pytest: pip install pytest")
     if processes is not None and importlib.util.find_spec("xdist") is None:
         raise click.UsageError("-n needs pytest-xdist: pip install pytest-xdist")
     for library in ("torch", "triton"):

@@ -25,7 +25,7 @@ _PLOT, _AROUND = 5.76, 1.924  # the mask's width, and what stands above and belo
 def needed(option: str) -> None:
     """Tells that an option draws, where there is nothing to draw with."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise click.UsageError(f"{option} needs matplotlib: pip install attnforge[plot]")
+        raise click.UsageError(f"{option} needs matplotlib: pip install matplotlib")
 
 
 @dataclass(frozen=True)

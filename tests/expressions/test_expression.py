@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attnforge.expressions.evaluation import evaluate
-from attnforge.expressions.folding import constant
+from attnforge.expressions.folding import constant, fold
 from attnforge.expressions.functions import FUNCTIONS
 from attnforge.expressions.parser import LARGEST, Runtime, Scope, parse
 from attnforge.expressions.tree import Node
 from attnforge.language.spec import load
-from attnforge.printing.printers import SMOOTH, fold
+from attnforge.printing.printers import SMOOTH
 from attnforge.source.errors import Location, Problems
 from attnforge.tiling.ranges import spans
 

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ..expressions import calculus
+from ..expressions.folding import fold
 from ..expressions.indices import IMPLICIT
 from ..expressions.inputs import Axis, Input
 from ..expressions.tree import SCORE, Node
 from ..language.spec import Spec
 from ..plan import tile_ranges
 from ..plan.sides import Side
-from ..printing import mathml, printers
+from ..printing import mathml
 from ..printing.javascript import javascript
 from ..printing.mathml import row
 from ..printing.spec_text import plain
@@ -272,7 +273,7 @@ def _tidy(node: Node) -> Node:
     args = tuple(map(_tidy, node.args))
     found = Node(node.op, args, node.value, node.type, node.column)
     literal = args and node.type == "int" and all(arg.op == "num" for arg in args)
-    return printers.fold(found) if literal else found
+    return fold(found) if literal else found
 
 
 def _own(axis: Axis) -> Node:

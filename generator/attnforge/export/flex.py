@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..expressions import whole_numbers
+from ..expressions.folding import fold
 from ..expressions.inputs import Axis, Input
 from ..expressions.tree import Node
 from ..language.spec import Spec
@@ -150,7 +151,7 @@ def _placed(lines: Sequence[str], places: Mapping[str, str]) -> list[str]:
 
 def _bound(node: Node, spec: Spec) -> Node:
     """An expression that tells Python numbers from tensors: inputs without axes, but no lengths of packed sequences."""
-    return _typed(printers.fold(node), {i.name for i in spec.inputs if not i.axes}, spec.packed)
+    return _typed(fold(node), {i.name for i in spec.inputs if not i.axes}, spec.packed)
 
 
 def _typed(node: Node, numbers: Collection[str], packed: bool) -> Node:
@@ -251,7 +252,7 @@ class _Leaf:
 
     def _index(self, axis: Axis, index: Node) -> str:
         """An index that stands in the spec, clamped into its axis where it may leave it."""
-        index = printers.fold(index)
+        index = fold(index)
         own = {"token": ("q", "k"), "query": "q", "key": "k"}.get(axis.kind, ())
         if index.op == "var" and index.value in own:
             if index.value == "k":
@@ -267,7 +268,7 @@ class _Leaf:
             return f"first + {self.text(_clamped(index, last))}"
         if printers.is_scalar(index):
             # among tensors, a number is no index for vmap, and a constant tensor none for a compiled backward pass
-            text = self.text(printers.fold(_clamped(index, last)))
+            text = self.text(fold(_clamped(index, last)))
             return f"kv_idx.clamp({text}, {text})"
         return f"{self.text(index, atom=True)}.clamp(0, {self.text(last)})"
 

@@ -45,6 +45,23 @@ def constant(node: Node) -> int | float | bool | None:
     return result
 
 
+def fold(node: Node) -> Node:
+    """The expression with operations on literals carried out, as far as they give a finite number."""
+    if node.op == "input":
+        # looked up by equality; the text of an index is folded when it is printed
+        return node
+    args = tuple(map(fold, node.args))
+    if args and all(a.op == "num" for a in args):
+        try:
+            value = OPERATIONS[node.op](*(a.value for a in args))
+        except (ArithmeticError, ValueError):
+            value = math.nan
+        if not isinstance(value, complex) and math.isfinite(value):
+            typed = {"int": int, "float": float, "bool": bool}[node.type](value)
+            return Node("num", (), typed, node.type, node.column)
+    return Node(node.op, args, node.value, node.type, node.column)
+
+
 def chosen(node: Node) -> Node:
     """The expression without the choices that literals settle, as options make them."""
     args = tuple(map(chosen, node.args))

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from ..expressions.folding import OPERATIONS, constant
+from ..expressions.folding import constant, fold
 from ..expressions.functions import FUNCTIONS
 from ..expressions.sharing import opposite
 from ..expressions.tree import COMPARISONS, Node
@@ -50,6 +50,10 @@ class Text(NamedTuple):
         """The text as an operand of an operator, in brackets where that binds tighter."""
         return self.text if self.precedence >= precedence else f"({self.text})"
 
+    def narrowed(self) -> Text:
+        """The text of an int64 as an int32."""
+        return Text(f"{self.within(ATOM)}.to(tl.int32)", ATOM)
+
 
 def triton(node: Node, leaf: Leaf, limits: Mapping[str, Range]) -> str:
     """Triton text of an expression; a whole number is an int64 exactly where `limits` let it pass an int32."""
@@ -73,23 +77,6 @@ def triton_helpers(nodes: Iterable[Node]) -> tuple[str, ...]:
     if "power" in printer.helpers:
         printer.helpers.add("as_float")
     return tuple(name for name in TRITON_HELPERS if name in printer.helpers)
-
-
-def fold(node: Node) -> Node:
-    """The expression with operations on literals carried out, as far as they give a finite number."""
-    if node.op in LEAVES:
-        # looked up by equality; the text of an index is folded when it is printed
-        return node
-    args = tuple(map(fold, node.args))
-    if args and all(a.op == "num" for a in args):
-        try:
-            value = OPERATIONS[node.op](*(a.value for a in args))
-        except (ArithmeticError, ValueError):
-            value = math.nan
-        if not isinstance(value, complex) and math.isfinite(value):
-            typed = {"int": int, "float": float, "bool": bool}[node.type](value)
-            return Node("num", (), typed, node.type, node.column)
-    return Node(node.op, args, node.value, node.type, node.column)
 
 
 def _number(node: Node) -> Text:
@@ -166,23 +153,19 @@ def _widened(node: Node) -> Node:
 
 class _Triton:
     def __init__(self, leaf: Leaf, limits: Mapping[str, Range]) -> None:
-        self.leaf, self.ranges = leaf, Ranges(limits)
-        self.helpers: set[str] = set()
+        self.leaf, self.ranges, self.helpers = leaf, Ranges(limits), set[str]()
 
     def print(self, node: Node) -> Text:
         """The text of any expression, whole numbers in the integers that hold them."""
-        whole = node.type == "int" or (node.op in COMPARISONS and {a.type for a in node.args} == {"int"})
+        values = [a for a in node.args if a.type == "int"]
+        whole = node.type == "int" or (node.op in COMPARISONS and len(values) == 2)
         if not whole or node.op in (*LEAVES, "num", "long"):
             return self._print(node)
-        values = node.args[1:] if node.op == "where" else node.args
-        long = any(self._long(a) for a in values if a.type == "int" and a.op != "num")
         # a constant takes the type of what stands beside it, and must fit into that
-        far = any(self._long(a) for a in values if a.op == "num")
+        long, far = (any(self._long(a) for a in values if (a.op == "num") == constant) for constant in (False, True))
         wide = node.type == "int" and self._long(node)
         text = self._print(_widened(node) if (wide or far) and not long else node)
-        if node.type == "int" and (long or far) and not wide:
-            return Text(f"{text.within(ATOM)}.to(tl.int32)", ATOM)
-        return text
+        return text.narrowed() if node.type == "int" and (long or far) and not wide else text
 
     def _long(self, node: Node) -> bool:
         return not self.ranges.within(node, SHORT)
@@ -208,8 +191,7 @@ class _Triton:
         if op in ("min", "max") and (other := _without_sign(node)):
             text = self.print(other)
             # a difference can be taken for longer than the choice that it stands for
-            short = self._long(other) and not self._long(node)
-            return Text(f"{text.within(ATOM)}.to(tl.int32)", ATOM) if short else text
+            return text.narrowed() if self._long(other) and not self._long(node) else text
         parts = tuple(map(self._real if floated(node) else self.print, args))
         if op in BINARY:
             return _binary(op, BINARY[op], *parts)

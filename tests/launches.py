@@ -216,7 +216,7 @@ def cached_calls(keywords: set[str], kv_heads: int) -> Iterator[Call]:
     yield Call(SMALL, (q.float(), k.float(), v.float()), more, ())
     yield Call(SMALL, (q.transpose(0, 1).contiguous().transpose(0, 1), k, v), more, ())
     yield Call(SMALL, (q, *(x.transpose(1, 2).contiguous().transpose(1, 2) for x in (k, v))), more, ())
-    yield Call(SMALL, (q[:1], k, v), more | first, ())
+    yield Call(SMALL, (q[:1], k[:1], v[:1]), more | first, ())
     yield Call(SMALL, (q, k, v), {**more, "return_lse": False}, ())
     paged = {**more, "page_table": torch.arange(160, dtype=torch.int32).view(2, 80)}
     if "log_decay" in more:

@@ -133,7 +133,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "a pair's gradient of one head alone": ("pair_bias", "in_bias_qk_sum += ds", "in_bias_qk_sum = ds", "size_1"),
     "a tree that hides nothing": ("tree_decoding", "| in_tree_mask_at", "| (q_len > 0)"),
     "rows too close without copies of tiles": (
-        "full", "(stride_row * STEP)", "(stride_row * STEP // 2)", "copy_no_tiles"
+        "full", "tl.int64) * STEP)", "tl.int64) * STEP // 2)", "copy_no_tiles"
     ),
     "a running sum that is not undone": ("flash1", "acc * l_old[:, None]", "acc"),
     "an old sum that is not rescaled": ("flash1", "l * tl.exp2(m - pivot)", "l"),

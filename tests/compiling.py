@@ -20,6 +20,11 @@ UNASSEMBLED = """
 from triton.backends.nvidia.compiler import CUDABackend
 CUDABackend.make_cubin = lambda *_: b""
 """
+# before code that reads what comes before LLVM
+UNLOWERED = f"""{UNASSEMBLED}
+CUDABackend.make_llir = lambda self, source, metadata, *_: metadata.update(shared=0, name="unlowered") or ""
+CUDABackend.make_ptx = lambda *_: ""
+"""
 
 
 class Compiler:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from compiling import UNASSEMBLED, Compiler
+from compiling import UNASSEMBLED, UNLOWERED, Compiler
 
 import attnforge
 from attnforge.gpu import compile
@@ -181,11 +181,6 @@ def test_warnings_of_the_assembler_are_told(compiler: Compiler, tmp_path: Path) 
         assert "wgmma.mma_async instructions are serialized" in told
 
 
-# before code that reads what comes before LLVM
-UNLOWERED = f"""{UNASSEMBLED}
-CUDABackend.make_llir = lambda self, source, metadata, *_: metadata.update(shared=0, name="unlowered") or ""
-CUDABackend.make_ptx = lambda *_: ""
-"""
 OPERANDS = """
 for name in ("neighbourhood_2d", "packed_causal"):
     for case in cases(resources.variants()[name], 64, "fp16", "sm_90"):

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from compiling import UNASSEMBLED, Compiler
+from compiling import UNASSEMBLED, UNLOWERED, Compiler
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +40,7 @@ text = made.asm["llir"]
 print(text.count(" x i1>") - text.count("select <2 x i1>"))  # a choice of two becomes two comparisons
 """
 FEW = 24  # before the walk: what it takes of a program's place is worked out once for all warps
-REFUSED = """
+REFUSED = f"""{UNLOWERED}
 import json
 
 case = case._replace(constants=case.constants | json.loads(sys.argv[6]))

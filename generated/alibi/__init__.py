@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  476fd1806699a3b1
-#   text hash     4e4336f42d5f8e14
+#   content hash  93b7329946cfbb7c
+#   text hash     c83e56e4409b78db
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

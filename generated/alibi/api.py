@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4b3e6d3a3e3961cc
-#   text hash     1579ac579372edd6
+#   content hash  0b38abdb89afd160
+#   text hash     f228104c7b013ba5
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

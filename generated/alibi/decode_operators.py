@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c2c62f5a69dfc476
-#   text hash     e5eb6f60cee10b3a
+#   content hash  6687dfe1ea1b4cc5
+#   text hash     cba0951af986d526
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6118590b24824627
-#   text hash     5b25a4d9a01844b8
+#   content hash  e45ab584e6b10afe
+#   text hash     860fadb027a71bf5
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  04cb50a816b2b502
-#   text hash     3bc0fdeec7c87f8a
+#   content hash  63a78565d16fc39e
+#   text hash     d199d006491f2b0a
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

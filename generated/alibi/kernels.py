@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2906f818b6a01c0e
-#   text hash     d76a328b550d4822
+#   content hash  388a72929f28f5f4
+#   text hash     50355762a525a9e9
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ea86c249edcfd902
-#   text hash     4fae71eb7b9915a8
+#   content hash  eb27b51e85af8689
+#   text hash     e49f342ffc081021
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d24d91030e43f1b1
-#   text hash     894cb00b5553be67
+#   content hash  fb4d8aee8fe2d313
+#   text hash     9416d47a78883664
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

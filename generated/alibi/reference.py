@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7c79491c305975f5
-#   text hash     721fc975fd1eb37f
+#   content hash  c4d268f00093d6d4
+#   text hash     b8d1d0c87d739d1a
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

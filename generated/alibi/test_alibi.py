@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  db27b9649208c6d3
-#   text hash     04fb2fc75ce5fbe2
+#   content hash  719eb52e8f984909
+#   text hash     6bfb376fc58e0a8f
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2961d02c10a82b2b
-#   text hash     5c94687ac52fbe5a
+#   content hash  6d0ba33d9e20614a
+#   text hash     d04a000306bda633
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

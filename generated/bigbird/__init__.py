@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fd75ac9a1311115b
-#   text hash     a62d801077794d23
+#   content hash  bea50c4d0d764fb8
+#   text hash     f36a439d0028a29e
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

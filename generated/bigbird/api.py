@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3bd7ee56cf47741c
-#   text hash     b5cb7bd74eabbe3b
+#   content hash  6b87e32553972384
+#   text hash     0881fb37260d2642
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a046d5b7a353b439
-#   text hash     5bf7d9aa791298ba
+#   content hash  c3b167787a3ae83d
+#   text hash     751f73c68ffde76e
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

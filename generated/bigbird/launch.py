@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  2b2dec8a20f12574
-#   text hash     0e79e7b17c7312f9
+#   content hash  33883530422c01c6
+#   text hash     709ca4345a01deb5
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b8c0432d61efda1f
-#   text hash     bec12ed2b83d232e
+#   content hash  66297882e96ab529
+#   text hash     044ef22952f28c62
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fdf7e9424ff32b93
-#   text hash     96ab9b2ce1f43dc8
+#   content hash  935a06b1fb4a870d
+#   text hash     adbda06c17afd76b
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6a4aa4180d4194c4
-#   text hash     2975efabdfe4239c
+#   content hash  5967475e0dddf048
+#   text hash     b15965104131c3df
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

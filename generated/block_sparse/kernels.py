@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c631a9cba4366446
-#   text hash     9d01ba5882d8e847
+#   content hash  d05bb7ce0066b44e
+#   text hash     98ec9fd4956404db
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

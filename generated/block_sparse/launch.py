@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7e0d84e2db79a4a1
-#   text hash     3c077e1e4b7ca4fd
+#   content hash  a252e0e0fdf51eb6
+#   text hash     fb4377a37bce4805
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

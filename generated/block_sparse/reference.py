@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e56e3e028db2cc83
-#   text hash     1df875be542d0ad2
+#   content hash  f0162890741ca4ce
+#   text hash     5682554561b32cfe
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  533a63dcaacfebbd
-#   text hash     496b8179d7631e3e
+#   content hash  ff99056caf6ef445
+#   text hash     88f5ba367424769f
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  bd91510794d874dd
-#   text hash     7a76ab62ff00f9c0
+#   content hash  c6d3cd6380220998
+#   text hash     b326003e0c0b367b
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

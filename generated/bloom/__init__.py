@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  586d8643273ef0dc
-#   text hash     a1cadf6b0e701287
+#   content hash  5f08b2c66baab917
+#   text hash     c3c637006feef618
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ab3c44cdae4cc3d7
-#   text hash     f31596a49e25cbee
+#   content hash  0d5a2aabc284c51a
+#   text hash     06d3616341396a59
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ae83097f0a047ce4
-#   text hash     7b345cc8275719cc
+#   content hash  f6d5458d4981b140
+#   text hash     8292c2da8c15c146
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2a2a61c2715b8ff3
-#   text hash     47f4e57726c8067a
+#   content hash  c2cff27af0e9c45a
+#   text hash     52a018f93dd0dc8f
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4b28a4cee7bf055f
-#   text hash     7aabf50b01ea3e0e
+#   content hash  c41cc7c7441ce68f
+#   text hash     47d1f9abd9baa9a2
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  09a9bbf9ab5caa9b
-#   text hash     9017d5b1568dd9db
+#   content hash  2e69aec966dde45c
+#   text hash     36c3be7f15eab2d2
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

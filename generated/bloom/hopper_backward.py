@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b3b671f959f24c84
-#   text hash     8a06a5cf6c82c2af
+#   content hash  ee1e9f7bd853c6d8
+#   text hash     3bfb3a8ac7c1abc0
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  cee27ff2d6776abf
-#   text hash     d65c4730bbb9f5c2
+#   content hash  b2650279808909ed
+#   text hash     65993d58678989f0
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  02bdea1b3d7a7f78
-#   text hash     eb7878870cee4123
+#   content hash  a61b53c0b14b2b20
+#   text hash     305c7f0cfb00f269
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  11a605712fb1f50d
-#   text hash     929b26abf362c019
+#   content hash  4b68a9827b761c51
+#   text hash     4cc607e69537bc29
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

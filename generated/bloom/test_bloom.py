@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9949277175a32a88
-#   text hash     051bcf81dd46911d
+#   content hash  84e4cb25a6c9bcc9
+#   text hash     ca3062137c356956
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c2dc8d095ad74026
-#   text hash     2e40c1be7a02596e
+#   content hash  4722a4da538e858e
+#   text hash     97c5159d25593802
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

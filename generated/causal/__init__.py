@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8262f020db047305
-#   text hash     63fa284eb08b2e6c
+#   content hash  f3a2e94fae026f1b
+#   text hash     0ea3bf99ce673beb
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  dc6c9cebc1659d32
-#   text hash     73f2275a5f21b31a
+#   content hash  93c3f0129f3c4cbe
+#   text hash     bea4c42c1e4ebccf
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

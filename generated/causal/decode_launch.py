@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4877752ea6653a76
-#   text hash     835cab225c61f577
+#   content hash  c73b4651d8cae2b8
+#   text hash     1798fca45c62fe2c
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  efd1b478774e6355
-#   text hash     35e04fcfd032ca42
+#   content hash  b591519b7c3287fa
+#   text hash     eb96c133f2622417
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e9493a4534dcf1f6
-#   text hash     e819803660695b42
+#   content hash  3f1207bd5b456c42
+#   text hash     ccdbdd0ef377018c
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

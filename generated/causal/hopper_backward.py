@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  de8593965e5b666c
-#   text hash     3effa18fe4f8ba29
+#   content hash  a9a902afdfbe50ef
+#   text hash     d8f7d31d701bc843
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9d7ce8718007a9c5
-#   text hash     948863a593caeeb3
+#   content hash  5c6df022625ef720
+#   text hash     fa21ee96862690eb
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  24cb26d1c5bf3576
-#   text hash     252b24b93828ef15
+#   content hash  7b4e725e4fde1dc6
+#   text hash     aa923aee738b97ce
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

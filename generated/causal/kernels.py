@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b25909ee7641d589
-#   text hash     db0d5489a4e00bc2
+#   content hash  8c26daa3929c5073
+#   text hash     0f89ecc4c6cab6df
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

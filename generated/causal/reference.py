@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  cbceb8bb58ea7a0f
-#   text hash     98c84be6a4d5bada
+#   content hash  28c7f4edb1158ad5
+#   text hash     b62b0fde66a387eb
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

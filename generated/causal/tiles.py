@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  29542791e33789e1
-#   text hash     ab9a0cdae6fe9fe4
+#   content hash  d3ebaa9d27398c73
+#   text hash     b7839752a9c7fcba
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

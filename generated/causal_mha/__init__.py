@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e51ad84cb6c08c6c
-#   text hash     1ed8015e673558d4
+#   content hash  adb12dc895628bc2
+#   text hash     2667931206dd8be2
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a86133c7d569e11a
-#   text hash     3c7a9dc3f8464404
+#   content hash  c86b1b2cd339f9e8
+#   text hash     0863140404e99b57
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

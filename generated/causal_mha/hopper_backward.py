@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4de1201df432fbdc
-#   text hash     59b15a0a375309cb
+#   content hash  d0c8eff12b4afec6
+#   text hash     fd8bc87f603ad18c
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

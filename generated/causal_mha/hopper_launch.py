@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3874f4791c8d784d
-#   text hash     bcb34cddef5b53b0
+#   content hash  aa533203913fbbea
+#   text hash     73881e6239ed88a2
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

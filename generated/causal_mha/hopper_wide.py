@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ad419168a6c89d25
-#   text hash     0f8e8f1e788ca185
+#   content hash  5bde8ae5f57d362b
+#   text hash     498fd2331b52dac1
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

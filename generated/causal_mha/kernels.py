@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3d28b37bce5fe8b5
-#   text hash     8f4087d7935bd7e2
+#   content hash  1046e4938aee13cd
+#   text hash     feb863323f5c381a
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

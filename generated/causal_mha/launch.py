@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8dfcf5dc14d9bbfe
-#   text hash     b3d2000f2c3e6229
+#   content hash  e00fd39f3c97c04b
+#   text hash     8493e4374a1b8334
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

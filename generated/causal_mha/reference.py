@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f2a59804646baeef
-#   text hash     bd3c3b0ddc404ca8
+#   content hash  1f1c301371a19d34
+#   text hash     5d86d0eba7787aad
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

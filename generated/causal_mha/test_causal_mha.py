@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  852543f96157ef86
-#   text hash     910f51a59f74e91e
+#   content hash  0c27dee123b6e340
+#   text hash     4dff684cfe79b8d2
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

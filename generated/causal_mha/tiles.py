@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  546d706e29b395f1
-#   text hash     58fc4f005ea509ff
+#   content hash  83ce6596ad27fb7b
+#   text hash     43e7311836a76f22
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

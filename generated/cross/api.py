@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  310930ebe36aae1a
-#   text hash     a73c01e01192e210
+#   content hash  fe20786576535426
+#   text hash     30c083d7f64ff42c
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

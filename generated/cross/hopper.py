@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2efa7fad4421e536
-#   text hash     a2028b048ff88b3a
+#   content hash  3fa77ac672a56106
+#   text hash     8da415008ddba490
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

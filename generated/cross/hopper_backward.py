@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  56ed44e9489d7748
-#   text hash     c4a90f696961e83e
+#   content hash  a41c336267ac2668
+#   text hash     9e689d11bc70c4c1
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f12959dd47144b86
-#   text hash     e1b4c49c64a689ba
+#   content hash  e67e206f8b007337
+#   text hash     e88e5c5e2743cdf7
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  111c694ded46d593
-#   text hash     d636db52f5327966
+#   content hash  42e2616530cd7fe8
+#   text hash     8b66c35cd2c092ae
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f8acb9dc675d0766
-#   text hash     02398752810933c3
+#   content hash  1e7195579dd281b0
+#   text hash     93c970d3c1c096e1
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b74cd37b32d4e652
-#   text hash     4c0c6a29e53a8d37
+#   content hash  0f8017f676811a38
+#   text hash     40a330845c427016
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

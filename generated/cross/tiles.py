@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a28bd6588a8f0605
-#   text hash     043329e354f1f79b
+#   content hash  9c3e79f7ba47ad41
+#   text hash     672256d452d0886f
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3cd282f6352db0c9
-#   text hash     d26ba04b3a90edf8
+#   content hash  2b09161bfa80740d
+#   text hash     dbe661d26beaafec
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

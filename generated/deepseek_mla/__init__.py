@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  672bef15c7d69f0f
-#   text hash     6d7da81e5df7c634
+#   content hash  bc6eb75b1c69f668
+#   text hash     17ea17e9e058a2d3
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  93e6c5ee6c348131
-#   text hash     270e741ad2b8fa75
+#   content hash  237829b43a4790a1
+#   text hash     f9d70ddf17a9205e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

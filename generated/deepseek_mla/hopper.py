@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9476b6b4ee74299e
-#   text hash     7c27152aa1ae5984
+#   content hash  0d945a3133b78f05
+#   text hash     9ec10ed99b9125ae
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

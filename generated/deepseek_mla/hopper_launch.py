@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a011243694956743
-#   text hash     d08b2bd19323baa7
+#   content hash  f6bc75ec522ef813
+#   text hash     508e564a24b8feba
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  7ea398e58c29de1b
-#   text hash     d2cfe8a251ed8cdf
+#   content hash  dcbff2d364b69d15
+#   text hash     c2423560a7ac34b4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  db570a0e644a10c7
-#   text hash     b26578518009021a
+#   content hash  64ba9ad49f483ff9
+#   text hash     3f35ccce4ed13a95
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a949deb38328ffc2
-#   text hash     3e4cd7488aa0625d
+#   content hash  03eae6c2fa87f046
+#   text hash     dda432bb4462d90e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

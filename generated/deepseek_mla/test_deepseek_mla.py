@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c869643fd40a664e
-#   text hash     af4bd27ed7da32ba
+#   content hash  502a7db26cfc8767
+#   text hash     ad2cf7619e31fe4b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f3b896ab21314f94
-#   text hash     1fa8963e6fb63a72
+#   content hash  af47fc1e2fdbfd41
+#   text hash     e370ac7b357d2985
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

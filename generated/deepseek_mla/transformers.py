@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  117bae490c58f9dd
-#   text hash     6a1164b996432836
+#   content hash  500e185a3aab5048
+#   text hash     19af600146eec70d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

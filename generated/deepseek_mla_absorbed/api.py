@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  cd1ac5a98ff617d5
-#   text hash     fe3c122a7a4e5595
+#   content hash  796e7b325d6b0852
+#   text hash     25215d4cc1712c37
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  caa4404baff5f800
-#   text hash     8343189dd27b5e1f
+#   content hash  306ba41bf0f55930
+#   text hash     36345863229d89aa
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -80,7 +80,7 @@ def attend_with_cache(
 
         decode_training.check_numbers(bitwise, split_size)
         attend = decode_training.attend
-    elif decode_arguments.is_traced():
+    elif torch.compiler.is_compiling():
         from . import decode_operators
 
         attend = decode_operators.attend
@@ -229,7 +229,7 @@ def append(
             k_new=k_new, v_new=v_new, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale
         )
     put = append_now
-    if decode_arguments.is_traced() or decode_arguments.needs_dispatcher(
+    if torch.compiler.is_compiling() or decode_arguments.needs_dispatcher(
         (k_new, v_new, k_cache, v_cache, slot_mapping, k_scale, v_scale)
     ):
         from . import decode_operators

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  eae0a1ceffe55ab0
-#   text hash     b1baf7a8d5697493
+#   content hash  39cb8fe128b1f244
+#   text hash     0f0f9123be7ff50c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """`attend_split` of decode_kernels.py for latent heads on Hopper GPUs, in Gluon; other names as at its head.
 

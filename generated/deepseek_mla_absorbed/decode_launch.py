@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  2b0a02605b5b6a60
-#   text hash     ad53d365ce72ea01
+#   content hash  77bef116d21a1ab8
+#   text hash     2c63bea0131eb2f4
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

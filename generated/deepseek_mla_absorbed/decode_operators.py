@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  197e731519c9c5a9
-#   text hash     6855f88b4a79d80d
+#   content hash  87f3eb45b3cc1734
+#   text hash     854ec7fe0a097d45
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

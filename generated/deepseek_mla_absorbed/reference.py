@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  93ecee06ef4d889a
-#   text hash     d96b3a7a2ddc047a
+#   content hash  87b1bbfbb305ca86
+#   text hash     44645f86ca0030b9
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

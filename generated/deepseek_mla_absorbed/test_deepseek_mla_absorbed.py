@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  1eca2ce9936fc042
-#   text hash     cdbb18625d5a3e53
+#   content hash  9c6e7d1e3f6c6bf6
+#   text hash     9c50c5d2a3ef751a
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b2e759d60866ea96
-#   text hash     33b4ac562a29c7b7
+#   content hash  05be98da7759b7da
+#   text hash     c88ec5e089b132ba
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

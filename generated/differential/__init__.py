@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2ad6a20aa2ab7809
-#   text hash     79623bb3886d2a6a
+#   content hash  782b26a777c2e0f4
+#   text hash     51ae942162a65f87
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a907f3f2a5caa1d6
-#   text hash     3dbb8f0c59d522e9
+#   content hash  d992c50ab8af69a6
+#   text hash     b7354965adc37f0d
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c2c470603f3575fb
-#   text hash     fe4f9c8b4f843cb6
+#   content hash  d8ce4a22be017273
+#   text hash     969301d5e310e91f
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

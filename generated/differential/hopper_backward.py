@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  58de8b80840271cf
-#   text hash     50517190b888798e
+#   content hash  b2b9269c2d36e759
+#   text hash     f53299111bdaca63
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

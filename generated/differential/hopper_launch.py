@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  eee6984c84ef7d11
-#   text hash     b1e5cf3cc28c35d3
+#   content hash  49769015ea6c5159
+#   text hash     9f842e9744c58a35
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  0cdb6c07bb886ca8
-#   text hash     d60092369f229415
+#   content hash  be0ee832b2c900e0
+#   text hash     b34433fbcb04c9de
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5c49daa7339c27b9
-#   text hash     e48e4eb7c26537a2
+#   content hash  c3ab19613861eb4f
+#   text hash     50eb3b2cf54f00d0
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

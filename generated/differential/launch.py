@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c0dfa9261eb45d8f
-#   text hash     b2370daef6af2d35
+#   content hash  a8bcfbfdbdfa80a5
+#   text hash     2376c8245f4cade9
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  20fb6480a487b8d3
-#   text hash     65641fd4c0c8c900
+#   content hash  489c9075e9d9c095
+#   text hash     ea338741051ac798
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d5db1d3f922f10b0
-#   text hash     50fbe622e4653002
+#   content hash  79145daa6c9c28c5
+#   text hash     a20b53b87920ced3
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  168d647942d72e13
-#   text hash     c7f2d6795594c3d1
+#   content hash  e2d61146e2b4fd93
+#   text hash     c606f6267f4a4305
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  0f6d00faebb911a1
-#   text hash     7cdac1156ddadda0
+#   content hash  909b534ca6322a9a
+#   text hash     950d605a150f17b0
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  5d624bef10385af1
-#   text hash     823c4d37cfa02d93
+#   content hash  b03b7189b4517b9e
+#   text hash     3b99c4dcf67386c2
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  188190fda7f66602
-#   text hash     3c829a1924bdf92e
+#   content hash  bbca87c89baab4e1
+#   text hash     6081f19cc33e451f
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b68f61bbc64ac14c
-#   text hash     8eb858ecc4904830
+#   content hash  e36ab8ef1f9f5532
+#   text hash     358022f51d564e11
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

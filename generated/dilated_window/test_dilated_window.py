@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ebc43002bf404101
-#   text hash     fc8fc50422f00f2f
+#   content hash  1730c6713554b28f
+#   text hash     fbf8f4d8d865c48d
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

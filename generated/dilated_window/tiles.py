@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  435662a580d34f7d
-#   text hash     afcba6bf1e86365d
+#   content hash  62758e21435f037d
+#   text hash     afbebf410496b684
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

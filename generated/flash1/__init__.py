@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  0153d737b98520e6
-#   text hash     376304b257047157
+#   content hash  3a46f6e82be570c7
+#   text hash     bc65f8acc37b9e4d
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  3a368d37a351939b
-#   text hash     48a1308c931d4d87
+#   content hash  c27404bd6cd31fc5
+#   text hash     16eeb601f93456ae
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

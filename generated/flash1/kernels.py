@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  47be6b76ac0b1950
-#   text hash     0a38fb50d8e806cd
+#   content hash  eee067d696862c71
+#   text hash     3861c32274ff2365
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

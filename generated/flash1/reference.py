@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  fd262a8a0f265627
-#   text hash     5c16a8068740fcc5
+#   content hash  abfe7598f42f1930
+#   text hash     c389153ac50cb66f
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

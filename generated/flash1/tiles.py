@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  792c82e107e2e58e
-#   text hash     524f38fc530532ac
+#   content hash  cefc6063c019546f
+#   text hash     faaacd2ff007b8f2
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  807c287b7906adf6
-#   text hash     6f6e405294ed6b4d
+#   content hash  99a1bb71b4507c2c
+#   text hash     839564605fe23507
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

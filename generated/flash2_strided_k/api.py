@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  bfb8784d1265b7ab
-#   text hash     8d97073938486358
+#   content hash  7be485d13527f561
+#   text hash     c0de5a5408d70b48
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  7933af86b3758545
-#   text hash     f3520c1b21f5fc9b
+#   content hash  2ceea6aae4d6b50b
+#   text hash     b226a5eb4cbdcbf5
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  51f7eca55533894e
-#   text hash     216c930ff9a102f2
+#   content hash  58182f1025eb2515
+#   text hash     e3a5dc86af39342f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

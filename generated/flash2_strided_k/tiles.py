@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  bc7fe92b2bdb3c3a
-#   text hash     8be4fdd0451bd0c2
+#   content hash  5262b9306094462e
+#   text hash     1aa1d1ad28163ae2
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5e6d74f93b0076ce
-#   text hash     ceb66d36d533da8a
+#   content hash  eff85d19974d9ff0
+#   text hash     59b1805d354705f2
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  35a2c4573afa1c9e
-#   text hash     7a6f75208e2af2e4
+#   content hash  1f4edc635d5b5ca9
+#   text hash     ea8aa1fd5b9fb2c8
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -119,7 +119,7 @@ def _attend(
         raise ValueError(
             f"bitwise: expected None, as sums over tokens are taken from the first row of a tile: the bits of a row hang on where that begins; got {bitwise!r}"
         )
-    if decode_arguments.is_traced():
+    if torch.compiler.is_compiling():
         from . import decode_operators
 
         attend = decode_operators.attend
@@ -279,7 +279,7 @@ def append(
             k_new=k_new, v_new=v_new, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale
         )
     put = append_now
-    if decode_arguments.is_traced() or decode_arguments.needs_dispatcher(
+    if torch.compiler.is_compiling() or decode_arguments.needs_dispatcher(
         (k_new, v_new, k_cache, v_cache, slot_mapping, k_scale, v_scale)
     ):
         from . import decode_operators

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  c49fe0e6d54470c5
-#   text hash     e9c8c9d53fcdbfa2
+#   content hash  ee4c63ff627dd832
+#   text hash     8a06bdad4a58fbb0
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  63faf7f90ba971b5
-#   text hash     da54106b94cd382c
+#   content hash  d00e1e7c424edbec
+#   text hash     5373c0e538620b54
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

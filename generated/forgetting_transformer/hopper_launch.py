@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  247b74b528c4d432
-#   text hash     fa9d80004dcf65ba
+#   content hash  aa85c60e4d648d11
+#   text hash     078b969e0dc00089
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e99b257f133a6787
-#   text hash     e248c289139d5649
+#   content hash  9787a2af1fd3299c
+#   text hash     9a9e5d828420361c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

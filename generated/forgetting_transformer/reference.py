@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  04238d4bfe1fb716
-#   text hash     fb408a8d0f85c75d
+#   content hash  40546e4253937633
+#   text hash     cf4bdccfc58cc5bb
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f0192c3f76c3f6f6
-#   text hash     812f6dd43b08231f
+#   content hash  e63398c2a8cee420
+#   text hash     c5e21fb2068e2f6b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f6ea37337909b1e3
-#   text hash     6c1fd96c1e737788
+#   content hash  11f1b89ff3f2109b
+#   text hash     25a259f75547ef70
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

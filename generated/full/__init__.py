@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  93574c20461fba3f
-#   text hash     1f6df17bab0fd1ac
+#   content hash  397504deed1a0907
+#   text hash     78764c47ea873231
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

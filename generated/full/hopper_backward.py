@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e1078b26fe0ff16f
-#   text hash     6ee4dd6c76496e1d
+#   content hash  873152ac1735363f
+#   text hash     767aed58c959074a
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e4507f10e3302f45
-#   text hash     64f945dae070e326
+#   content hash  dab401b599a9e9f0
+#   text hash     b21d3465f66e80aa
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  be1824f017e4c286
-#   text hash     a7c6f184da076af9
+#   content hash  c0af5e6baa2af34b
+#   text hash     e47627fafe88f397
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

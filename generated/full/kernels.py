@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  be48fcceb7183525
-#   text hash     6084d5bd42b6e69f
+#   content hash  0aee0e0c5078c2c0
+#   text hash     5789e29205bea074
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

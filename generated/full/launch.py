@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7e63bf71680ccd35
-#   text hash     eb56ad99a7b6e2da
+#   content hash  f68d2518279e0f68
+#   text hash     1b749226c9228cbd
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0ba02ff051c625b0
-#   text hash     282e760c4fdb81f9
+#   content hash  170e9345d45b83f6
+#   text hash     4f5556a0f805e93e
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d2f0958e4b9fea14
-#   text hash     cdf74851f219a11a
+#   content hash  3f24101eba1c0bd3
+#   text hash     35db4e0616423d1b
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  009b57e7dff050af
-#   text hash     81d6b10b76c1b7ab
+#   content hash  06e956c86cd899e4
+#   text hash     66d55954e3486775
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

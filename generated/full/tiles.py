@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6392dca9e4578aa0
-#   text hash     f143e9a8dbc6cca5
+#   content hash  5e00efd91bfafebf
+#   text hash     5cf368f7d64452c0
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

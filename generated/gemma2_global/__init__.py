@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0d20843de0b17ade
-#   text hash     70f9b1caa5c50eec
+#   content hash  91794dcf2ea08a5a
+#   text hash     f2e1198a7f946abe
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

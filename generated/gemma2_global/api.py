@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  edd3d2ba1b5b9f29
-#   text hash     e4a7e3fe4855cde4
+#   content hash  fb5371a8fcdf416a
+#   text hash     06f5093ed0715750
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

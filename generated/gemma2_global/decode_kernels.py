@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0b11e74cadd6a17b
-#   text hash     637388a199c2659a
+#   content hash  6ea4e49c897c5a52
+#   text hash     c0f63b0029785b1c
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

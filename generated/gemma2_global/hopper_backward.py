@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  75cd3a2c74b62298
-#   text hash     7aa18a6116f0dbcc
+#   content hash  ee19788d0e6161e4
+#   text hash     bc65d38ce302562e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

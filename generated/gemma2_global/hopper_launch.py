@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4742415459cf97e7
-#   text hash     9961f799cb3dd51d
+#   content hash  86b55d35e6c5fd44
+#   text hash     956835ed298431fc
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

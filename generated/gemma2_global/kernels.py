@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  66c2c4cc4ca1384e
-#   text hash     b697fd15c4cfc364
+#   content hash  cddb360da7a881a3
+#   text hash     3d5f2300b320123a
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

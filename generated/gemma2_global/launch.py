@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3025521a25908328
-#   text hash     3e8a3e08d1aae6f0
+#   content hash  428a89a23d42ad6f
+#   text hash     31a2eb91d6382097
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4518d74dd685e3ec
-#   text hash     a5a36894f0c75099
+#   content hash  4722fd071a8969d2
+#   text hash     c4476f89f338f640
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

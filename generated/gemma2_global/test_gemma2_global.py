@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6a06133efce74dee
-#   text hash     88157cab4d547c84
+#   content hash  39708888c55a58d9
+#   text hash     8fe958dc2f6efb52
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

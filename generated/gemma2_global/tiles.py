@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ec72707857312fc5
-#   text hash     dcd8a1329776e15b
+#   content hash  33000c2cc62f4308
+#   text hash     f43463e7b81f8b29
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  832cec9f51508673
-#   text hash     0cf99177d3ebb7da
+#   content hash  09823973cf2ad28e
+#   text hash     f5b6f9e69aa94e96
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4b20f7cbda3cf8e7
-#   text hash     e20ad15438556b4a
+#   content hash  056ab66cb90fb4f3
+#   text hash     c00acfbdc3b337f7
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -82,7 +82,7 @@ def attend_with_cache(
 
         decode_training.check_numbers(bitwise, split_size)
         attend = decode_training.attend
-    elif decode_arguments.is_traced():
+    elif torch.compiler.is_compiling():
         from . import decode_operators
 
         attend = decode_operators.attend
@@ -257,7 +257,7 @@ def append(
             v_scale=v_scale,
         )
     put = append_now
-    if decode_arguments.is_traced() or decode_arguments.needs_dispatcher(
+    if torch.compiler.is_compiling() or decode_arguments.needs_dispatcher(
         (k_new, v_new, k_cache, v_cache, slot_mapping, cos, sin, positions, k_scale, v_scale)
     ):
         from . import decode_operators

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  12db41649973cdce
-#   text hash     c2c5102a8b100754
+#   content hash  eeec312ed452f962
+#   text hash     eca8f1cc33d26a69
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

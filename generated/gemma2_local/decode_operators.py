@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  cf7332e94329ea27
-#   text hash     31c86b2e4ea336ab
+#   content hash  d4900703f4e95297
+#   text hash     76d76b01c8ae587b
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

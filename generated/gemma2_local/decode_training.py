@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3a4a3a9a59ad893b
-#   text hash     79deee2614f6ac2a
+#   content hash  a6028665c3b69422
+#   text hash     c2a7639d812939ec
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 
@@ -33,7 +33,7 @@ def check_tensors(q, k_cache):
 
 def attend(*given):
     """What `attend_now` gives, where something may be traced."""
-    if not decode_arguments.is_traced():
+    if not torch.compiler.is_compiling():
         return attend_now(*given)
     from . import decode_operators
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7ad8cfedcd6b864e
-#   text hash     860522a6ec0ff4ad
+#   content hash  ea4633e8468b51b7
+#   text hash     ffa27927492065d0
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  871ad21f6ccb2310
-#   text hash     2fed1eaec192b1e5
+#   content hash  8eee992c6197927a
+#   text hash     925d0b4c8edffe47
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0c25899b37a58b4a
-#   text hash     d5560ac77c3b7ada
+#   content hash  e031faf0f3945c26
+#   text hash     7dee9d4202da6e6f
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

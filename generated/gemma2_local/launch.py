@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f3790addcf5b4f28
-#   text hash     71b7a1b9e7b79ff4
+#   content hash  6986b7908dbfea08
+#   text hash     e488962aab270d24
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f8c255903fb3e3b9
-#   text hash     2d28fd038b2647b5
+#   content hash  79201c2f624e4a7f
+#   text hash     c52c5781ac17ada2
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

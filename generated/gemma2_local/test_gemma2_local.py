@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4e28302d4fe41f69
-#   text hash     e01a6cdc90a62f6d
+#   content hash  47076636e06a608c
+#   text hash     ba483c73651e2acc
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e887162da12a0b89
-#   text hash     91149c6a5142eff5
+#   content hash  8906b9aadcdd2b0a
+#   text hash     d97d5276c02464b1
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

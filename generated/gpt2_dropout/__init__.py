@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  84a4d58344fd58c3
-#   text hash     338f2642a96ac50b
+#   content hash  b927dc3ece307af3
+#   text hash     7f43193c41983335
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e696778188de0259
-#   text hash     a919bc874cabfd8f
+#   content hash  bdda718b3cc212d8
+#   text hash     9a2344a28a67208c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

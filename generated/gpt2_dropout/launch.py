@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e6fcbd5c497e9222
-#   text hash     ae8ce9e6dd16e497
+#   content hash  8abf99d97032b681
+#   text hash     7f5caaa3e190113d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2dbbfe7f354fdbd5
-#   text hash     83e39e26a7cf069d
+#   content hash  a4998a6b1eb4fd16
+#   text hash     827b854ffd658019
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

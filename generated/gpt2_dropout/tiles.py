@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a4eb02c0e82f0b4b
-#   text hash     4d11a3ab364357fc
+#   content hash  12cfc5b3b572104f
+#   text hash     79bd8a1dc60ee613
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6fa4ff6aff6a7cf3
-#   text hash     cd9340c825c90ea4
+#   content hash  ac282169b03cc7a7
+#   text hash     b99bfad85d9a452d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

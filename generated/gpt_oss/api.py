@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9efedb3afc58fe1d
-#   text hash     5a70e98da18a1fd6
+#   content hash  0391b4724957cf4c
+#   text hash     0d757e2d39380c8a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

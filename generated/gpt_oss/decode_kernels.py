@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  dcc2116eed35ba7c
-#   text hash     b8292652e6c9960b
+#   content hash  be6badc7bc958a93
+#   text hash     61106f57d28eea4d
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

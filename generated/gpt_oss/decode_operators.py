@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  79418a2d2eae978c
-#   text hash     a4f99584b9c58129
+#   content hash  9fecce323ae37f29
+#   text hash     cae7d0a755cd1878
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8a9c786dbd62724d
-#   text hash     8153d9b84870b61b
+#   content hash  81f5e1f6b24cc20b
+#   text hash     d0ed55e45a1f622a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b92eb360aaf81950
-#   text hash     7214fe175aa08ebf
+#   content hash  5a38a42f3c0f69e4
+#   text hash     410fc34ff7317eaa
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c071659fcc6e4f0a
-#   text hash     e32a7a34388798f9
+#   content hash  4a091565d0e8ccd0
+#   text hash     d32f5e817ec8fe44
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

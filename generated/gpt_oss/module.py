@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ab5629b1da641b84
-#   text hash     c6d9d22b9926be40
+#   content hash  22083300ea6e6b95
+#   text hash     25653294248912b3
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  59dd41dab3245157
-#   text hash     e7353ba384cf778b
+#   content hash  c51e3ce31bc5a42d
+#   text hash     9e015739076cdd48
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

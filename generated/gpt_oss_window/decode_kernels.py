@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a2e5f60caf0ece3f
-#   text hash     dfa1671290f74068
+#   content hash  a42fc8bcb1201a4f
+#   text hash     dc7147b4b83d0253
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  971bf8a15efd2966
-#   text hash     542a8a22d7c8c15e
+#   content hash  fbedbfa4513e9e25
+#   text hash     cfe5ee2d97005dfe
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

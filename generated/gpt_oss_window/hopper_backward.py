@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6f16b056da811a27
-#   text hash     a017244d02ae8f9d
+#   content hash  b9030f9d60fce865
+#   text hash     1f598261b4eb9ecc
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

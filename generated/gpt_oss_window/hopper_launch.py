@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ddd2bda6b0ccf484
-#   text hash     02377faafdfb53e7
+#   content hash  8cdbd12742b3294e
+#   text hash     f2eaaed133aec3dc
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

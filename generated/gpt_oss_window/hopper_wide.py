@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f5bcbb33ccf993d0
-#   text hash     50614122daacbff4
+#   content hash  723ca097a5d0eddf
+#   text hash     11c0314289cfa7b5
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

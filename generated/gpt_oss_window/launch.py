@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  84a616d7276c6570
-#   text hash     9520ff4a641727e1
+#   content hash  4bb4edabdd21e264
+#   text hash     fe980665c8dab099
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f70bf6e8b944ec82
-#   text hash     1147f27a8011ddb5
+#   content hash  32c5684224637e87
+#   text hash     18fc2af9d50a165d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5923447036514c35
-#   text hash     836540af09f6513a
+#   content hash  997aa5c1672d43cf
+#   text hash     2171c9cd96f20c29
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2454448454e74e5f
-#   text hash     eb12e0b4d1fcba41
+#   content hash  caa3f17938eac746
+#   text hash     e70b87a542fff678
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ceb023fd155b033f
-#   text hash     8e04d6f9da095c18
+#   content hash  806a92440075f1a5
+#   text hash     8eaf5493b8a195a9
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4e810ea31958490d
-#   text hash     4d7faa4f5a3315f2
+#   content hash  a6b3445f23673e14
+#   text hash     f6a0f7d28bcd9c87
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  55c4988a28709e76
-#   text hash     2ea9263cc35d7587
+#   content hash  c6fa84379bf9f85c
+#   text hash     674e8b98566a4417
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b824228a24ba3ec7
-#   text hash     b1ee7312b364993c
+#   content hash  f3d6d9514282e22a
+#   text hash     d3b13507eb6f48be
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

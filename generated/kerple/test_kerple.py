@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  1746057021b6ffeb
-#   text hash     2bd33ea7a6f98f75
+#   content hash  e23af386474d25e8
+#   text hash     67c663aaae1787f3
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

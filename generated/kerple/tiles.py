@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  70c6e26df8caf4c4
-#   text hash     8857c7f75e3ba7cd
+#   content hash  6dd7c37205dbd725
+#   text hash     0def34c3213b42f2
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  10c80141c17dd5f3
-#   text hash     73de9143827a79bc
+#   content hash  76a7916da607014c
+#   text hash     1445f5bb8cb6fa16
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

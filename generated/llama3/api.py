@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  70fe69cce5c6f625
-#   text hash     32f45768d0fd5c84
+#   content hash  831ad305be8ed926
+#   text hash     2b7298f81dcf10d8
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

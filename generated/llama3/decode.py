@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1f99a80b7545f6c1
-#   text hash     0f11baf997f1f830
+#   content hash  5db279e856ac7673
+#   text hash     0c6b2608615b3800
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -87,7 +87,7 @@ def attend_with_cache(
 
         decode_training.check_numbers(bitwise, split_size, return_key_sums)
         attend = decode_training.attend
-    elif decode_arguments.is_traced():
+    elif torch.compiler.is_compiling():
         from . import decode_operators
 
         attend = decode_operators.attend
@@ -268,7 +268,7 @@ def append(
             v_scale=v_scale,
         )
     put = append_now
-    if decode_arguments.is_traced() or decode_arguments.needs_dispatcher(
+    if torch.compiler.is_compiling() or decode_arguments.needs_dispatcher(
         (k_new, v_new, k_cache, v_cache, slot_mapping, cos, sin, positions, k_scale, v_scale)
     ):
         from . import decode_operators

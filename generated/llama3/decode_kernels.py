@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d073606bbd62d6ff
-#   text hash     8b4a0fe75ca9dc69
+#   content hash  614a3608ab7f34e4
+#   text hash     eb73a8f67fee8bb6
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

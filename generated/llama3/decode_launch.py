@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  80f4d34e2da2bf6d
-#   text hash     f0fa25e0ac712d3d
+#   content hash  6d993d45a757cf35
+#   text hash     f4bd226525deb948
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

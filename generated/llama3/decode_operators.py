@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a832ee0134eae012
-#   text hash     67bdc26a2cace602
+#   content hash  aece87422226958e
+#   text hash     64a8d1f1fe439e68
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a5380c8ce75878b3
-#   text hash     d5e70e7841c343d5
+#   content hash  000d86cba2d9c5fb
+#   text hash     875f290685c8c4b6
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3b3330aca1aa6bd5
-#   text hash     cc0a2e2c51092592
+#   content hash  b2f123316b0a19fb
+#   text hash     3c9b6963208ccfd6
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9a35616be5182791
-#   text hash     6b7827d23aea6c96
+#   content hash  ae554254eb0edf15
+#   text hash     32bb34ea1b75406e
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

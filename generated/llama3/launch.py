@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b0e642819dfeed34
-#   text hash     b7a14a2482975625
+#   content hash  86392ea62ff68ea4
+#   text hash     e2fa024ecf4e8ade
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

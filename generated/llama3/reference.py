@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6fa353ab9294b229
-#   text hash     89eaa32fd4ebdbce
+#   content hash  82c48ce2fa3bcf14
+#   text hash     706090457cabea64
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

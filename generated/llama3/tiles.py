@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  71f2e3ec0496dbc1
-#   text hash     a59fe44ad11e7a51
+#   content hash  2f1d3c03bbcef51e
+#   text hash     99e5dfcc0d3294db
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fa4d44d2203523e4
-#   text hash     9bf644f7370e6e51
+#   content hash  1b317fbc3f3bad80
+#   text hash     d9622f14dddcfafe
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

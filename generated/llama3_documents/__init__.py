@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  84ab3a4e935810fe
-#   text hash     911e6da66c60e70b
+#   content hash  9614211cd7427044
+#   text hash     a3f3da142f183760
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

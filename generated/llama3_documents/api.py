@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  28eafa9fefabe0c5
-#   text hash     95d2dec671adb33e
+#   content hash  387d54610d9a6521
+#   text hash     dbfd44392accbbb9
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  77c41746f723c4dd
-#   text hash     712df4a725dd562e
+#   content hash  569da83e419d0e83
+#   text hash     e8e5b8895f03cfbd
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0e4f7bf378fae422
-#   text hash     24af30d493373a78
+#   content hash  31414226505fc05f
+#   text hash     726bc2eee3c2b6a7
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b55b68b9acd9f0f1
-#   text hash     6202fd5a3b708d15
+#   content hash  ec042397bd336de9
+#   text hash     6e8b49dbc306fe0f
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

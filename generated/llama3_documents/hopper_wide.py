@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d7ab02bda3259366
-#   text hash     7bb1c86f32c495e5
+#   content hash  2a58d6df35acf772
+#   text hash     ef73521d9af07f70
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f98a36743d564c52
-#   text hash     7ab0fd1d537d73ba
+#   content hash  c94049739da9d7cc
+#   text hash     3c27be67c30538e6
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  cb978119be377fd7
-#   text hash     051c4babb2d34294
+#   content hash  dacee81afed9309c
+#   text hash     0f09b8562ffd7360
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  fb522b05164a16ff
-#   text hash     540354aca2e24f7b
+#   content hash  7d3aea13653a09a1
+#   text hash     7652afec9534fd98
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8f4be6b3f280e5c8
-#   text hash     dce67bab32687163
+#   content hash  624f998697a2594b
+#   text hash     205ecd02ac048cd1
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c2ab6081e210a01b
-#   text hash     7e12cb1605bcc5b4
+#   content hash  fb9966b82cc3c581
+#   text hash     ee9df9988e5e1fb2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

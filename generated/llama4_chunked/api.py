@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b8e1028c354b036c
-#   text hash     16bcc9bfe0e097c3
+#   content hash  d683d4d7141e5c15
+#   text hash     a639f9eca7672a4e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

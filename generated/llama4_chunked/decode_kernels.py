@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  886940c39daa958b
-#   text hash     8f6c6aaaf5a25a1f
+#   content hash  4ae7c12631ce2f69
+#   text hash     7319bb1bc378450b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

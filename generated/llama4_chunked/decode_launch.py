@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0814c3cdbf7cd1e0
-#   text hash     48a14a0c0f1e0af1
+#   content hash  d2d39b9b6d901f91
+#   text hash     45f6cba76ac304f6
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

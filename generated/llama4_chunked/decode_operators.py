@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9151bb36ea9c9c02
-#   text hash     d1347b75116f7a75
+#   content hash  4b506f7cab8f6b84
+#   text hash     76ca8b909913afec
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  14ccd2a7277a97a4
-#   text hash     7a92dbf14e08ea65
+#   content hash  6864a2eea41a4dbc
+#   text hash     5a42b506a2395dda
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 
@@ -33,7 +33,7 @@ def check_tensors(q, k_cache):
 
 def attend(*given):
     """What `attend_now` gives, where something may be traced."""
-    if not decode_arguments.is_traced():
+    if not torch.compiler.is_compiling():
         return attend_now(*given)
     from . import decode_operators
 

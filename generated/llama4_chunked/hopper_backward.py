@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6a41d65fc334202d
-#   text hash     9a12e8c78c7a032e
+#   content hash  b0c4fb11b6bc643e
+#   text hash     d8c8cc2eae6db81c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

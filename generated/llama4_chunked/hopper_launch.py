@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  60c87a782a7e2520
-#   text hash     2c7d74f1eda593f2
+#   content hash  fe818426a698d9b3
+#   text hash     388f9dbf764d8fbd
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

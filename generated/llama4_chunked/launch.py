@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  004efefd0a730406
-#   text hash     aeb4dbdabee2b5bd
+#   content hash  3649954019c05913
+#   text hash     e1018ec75c7c4c8c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

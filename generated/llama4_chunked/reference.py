@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7949b5bcec9958f6
-#   text hash     35b7d838a11aee71
+#   content hash  b541b758c6c118cb
+#   text hash     641a040503391eff
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b14ac62f65826ca8
-#   text hash     748240e3141bda3c
+#   content hash  4f96e5a05d831978
+#   text hash     6b665be8e1076af5
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

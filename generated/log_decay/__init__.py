@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ebb0879b23833f2c
-#   text hash     91c064194af28ef9
+#   content hash  8af2ca41005e4036
+#   text hash     1706d41752412949
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  acee63fd08a42693
-#   text hash     4a4e5fdad4b19ab7
+#   content hash  0b344155a9a8d67f
+#   text hash     9bf3626ee556327c
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

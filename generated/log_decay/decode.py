@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d50d9e874e5a565f
-#   text hash     0ab4f90456388a0a
+#   content hash  bdad5f1e67af9db2
+#   text hash     a312c029821b314f
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -119,7 +119,7 @@ def _attend(
         raise ValueError(
             f"bitwise: expected None, as sums over tokens are taken from the first row of a tile: the bits of a row hang on where that begins; got {bitwise!r}"
         )
-    if decode_arguments.is_traced():
+    if torch.compiler.is_compiling():
         from . import decode_operators
 
         attend = decode_operators.attend
@@ -279,7 +279,7 @@ def append(
             k_new=k_new, v_new=v_new, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale
         )
     put = append_now
-    if decode_arguments.is_traced() or decode_arguments.needs_dispatcher(
+    if torch.compiler.is_compiling() or decode_arguments.needs_dispatcher(
         (k_new, v_new, k_cache, v_cache, slot_mapping, k_scale, v_scale)
     ):
         from . import decode_operators

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  28597092ae0e597a
-#   text hash     51058ea2acbd6cf6
+#   content hash  ef32ea129d855a01
+#   text hash     55ddf1ee2b63f005
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a4604c2cc0d3e818
-#   text hash     9f367bb685c0e8b1
+#   content hash  2a090d7a7a9a6600
+#   text hash     2654e9f83204ca8f
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

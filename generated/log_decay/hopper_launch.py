@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ffffd722fd9ea243
-#   text hash     ec9c1354655c5956
+#   content hash  8c9c01ed21d6d728
+#   text hash     43b7dd849f75e648
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

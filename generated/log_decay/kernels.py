@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ff4d7a1039c9ba7c
-#   text hash     e2c855b8f4c9edb3
+#   content hash  515de109684f4233
+#   text hash     1b6f190b4d8d336e
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

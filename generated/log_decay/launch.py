@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c610958ee8249ee5
-#   text hash     e82f67f63ed20775
+#   content hash  956528b074d5fae5
+#   text hash     e8b73d077d81ea8b
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0c3336b46ae0872a
-#   text hash     b65fb2039dbca42e
+#   content hash  f1432210724a01f8
+#   text hash     41562226db1d2f18
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f24f131cb19bbd34
-#   text hash     7ec43fc14e6d68f9
+#   content hash  e1f280f703e3e2f8
+#   text hash     93f903983e988e4b
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

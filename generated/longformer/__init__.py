@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e2c1b08a2091a734
-#   text hash     3b4d13369a4b75e0
+#   content hash  a624c07533fbac04
+#   text hash     af4b94e008a1624b
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

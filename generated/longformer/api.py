@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  128001795692f365
-#   text hash     5f288fff3bcea6d3
+#   content hash  8df5e2082187f451
+#   text hash     56677addea55a40e
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

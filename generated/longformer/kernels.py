@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9be2718b6f165e94
-#   text hash     fc4b4d98827eb727
+#   content hash  567664853338e9fe
+#   text hash     c383e406ddc4a481
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d41db765e7797ca6
-#   text hash     859f0aeeddd55385
+#   content hash  c932311d29860364
+#   text hash     9a4d2429f00e03cf
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

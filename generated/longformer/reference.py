@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a7114d6cb9c66626
-#   text hash     bcac7c7c2d48b4b4
+#   content hash  7d73bfc62bf7eac5
+#   text hash     36f45025fa5c487f
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  09d7c81a6431fb12
-#   text hash     3fb956342e368c48
+#   content hash  d4a31c191033df5f
+#   text hash     eb08c2c6e92f4302
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ca59544f75e7a7d3
-#   text hash     7edca69ee04e38e6
+#   content hash  8b781531df6fac0f
+#   text hash     3f30a42452a75b9e
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a52407a57b361693
-#   text hash     1bacf822d29c8140
+#   content hash  f351a49575b27bb6
+#   text hash     475e21cb4acb7936
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2709146310bd58bc
-#   text hash     7ea7ed8ac4c2929b
+#   content hash  367bcc2f7563fc67
+#   text hash     6db3ad75045b873f
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

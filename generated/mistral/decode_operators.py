@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9a4c2515a6b98342
-#   text hash     105ca8395e8ede35
+#   content hash  505509fa8dd5b0b4
+#   text hash     b6ffce2adfed1d30
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9ae19777e0e08ce3
-#   text hash     dd5b87bbf6577218
+#   content hash  5007fe27d1268ed5
+#   text hash     d08333195aebf9e3
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  624573869b548a34
-#   text hash     6a818cf1b66ff3ee
+#   content hash  130a511131f1c73f
+#   text hash     1045e715a27badb5
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  87f205fd36800a1f
-#   text hash     e2e1dbc29e63a512
+#   content hash  fa69ae09c7209656
+#   text hash     2ff6c1b83fab07f3
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  40f5b4c1d6d8e00e
-#   text hash     2c589d8439849d95
+#   content hash  d1729858b4ee8835
+#   text hash     e10ac175d6267d81
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

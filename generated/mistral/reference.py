@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5e4258c16039c3d3
-#   text hash     a6dbdb3ffcb1dc91
+#   content hash  db8da930451aafc4
+#   text hash     88b7ab23036b2809
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0ca66b29defd435b
-#   text hash     07709fdfe82a2331
+#   content hash  0c9f433b59c02368
+#   text hash     49eb03d59bfa397e
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

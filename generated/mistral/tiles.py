@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5142bfee3b0250fb
-#   text hash     9ac4fad64883c297
+#   content hash  0f2f3ff73a4449a2
+#   text hash     c628bcb41e1f61da
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

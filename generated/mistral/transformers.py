@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  73d1ee369f0136db
-#   text hash     bc6db273fb305bda
+#   content hash  3d46a969cc5a57d7
+#   text hash     3053b40e37066a88
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0b70be8f592a9181
-#   text hash     802df23fa9147996
+#   content hash  f3f335ad3470ce89
+#   text hash     dbc39c1fff493aa8
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a8b82883e6564777
-#   text hash     b0df74cc58a042cf
+#   content hash  64faf8c4b0c74958
+#   text hash     9584b64498f96ef0
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

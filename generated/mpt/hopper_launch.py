@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c3146526b168538e
-#   text hash     8c9aa928d087f76d
+#   content hash  6325422a7ba146e5
+#   text hash     8eab4550583c16c3
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3ec4785c6e5ceac6
-#   text hash     d10be2bb272fcfd6
+#   content hash  a669fd6a66b85808
+#   text hash     917f2723ffa05b24
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

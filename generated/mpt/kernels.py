@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  af4ebec226d001db
-#   text hash     4bad58a6c42df97a
+#   content hash  c1f88b8598209422
+#   text hash     63e8de480e16833a
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

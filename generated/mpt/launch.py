@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7936acfa537737ee
-#   text hash     1b15f6762a39a087
+#   content hash  0d1ca0c219dc58b3
+#   text hash     a42e63b901ac0132
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4e5cd25e7773a6e6
-#   text hash     f5cfad5b293f933e
+#   content hash  d10bd4edb02fa744
+#   text hash     af3f8bdd094b41c0
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  966e46929ef3e120
-#   text hash     685d639286b725a2
+#   content hash  5ab2b5260c1246a1
+#   text hash     e4fa30100d1b82d4
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

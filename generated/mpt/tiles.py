@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  bca0e7799caaa03d
-#   text hash     c0a7e7b11d210057
+#   content hash  f7933eeac2b66f23
+#   text hash     1f135879089bde23
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

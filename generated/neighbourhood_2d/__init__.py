@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  b43bdcd44f889019
-#   text hash     c7cc689e6185bff2
+#   content hash  c154d6d53dbb79b6
+#   text hash     fe7d5996c0bd65f1
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

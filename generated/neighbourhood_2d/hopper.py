@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  92be768ab0f4e18e
-#   text hash     6b7a42e4eb022218
+#   content hash  d01f35ecbbac26d5
+#   text hash     2ef00b70d73312ad
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4527879822dd7e63
-#   text hash     dbaa5764f53f1da0
+#   content hash  8887d408be0e3a93
+#   text hash     f762015a1f00c179
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

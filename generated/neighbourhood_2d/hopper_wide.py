@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  031ece2a47e5bcef
-#   text hash     b83551e7e80cd674
+#   content hash  87f5ef9e10699278
+#   text hash     fe63a630d5037922
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  b10fc68ef9093101
-#   text hash     885de6917cb4b844
+#   content hash  b74a0f4f52255866
+#   text hash     a2ba04c8ab54a7e1
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ad1a8181251dfb13
-#   text hash     2bc62819ad30d803
+#   content hash  47e4a9a1a0a0cba8
+#   text hash     00ae7079954b25c5
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

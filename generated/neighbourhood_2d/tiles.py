@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  65884780c6c65ff1
-#   text hash     affc138ef1b40ec3
+#   content hash  3d3e9020157326d8
+#   text hash     f7f292a939ec29d5
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c18f083b8146c47b
-#   text hash     48a53ce0c354018d
+#   content hash  bedcdb96045d3465
+#   text hash     0492d2f72a133495
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

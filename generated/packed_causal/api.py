@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5c02ff5c31e2ea39
-#   text hash     1c76df4e35bdb94a
+#   content hash  27dae204ea77f9af
+#   text hash     a979cd5d13dda059
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

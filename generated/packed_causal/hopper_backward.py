@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  12a78d6f73b85ab1
-#   text hash     c4b49fe0833dd5cb
+#   content hash  3f6deb6825f15f13
+#   text hash     f4a74c118bd762ba
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

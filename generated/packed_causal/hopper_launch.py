@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e6ba35ef555339d4
-#   text hash     ff7a5bf9de9df81e
+#   content hash  a4e33145b2e00d53
+#   text hash     a62998b2714f2ef0
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  43908d4733441974
-#   text hash     8085c9d99a9a8132
+#   content hash  90bc885745998a28
+#   text hash     98c8e0a808df0126
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

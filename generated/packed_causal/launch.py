@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  71e3acf138cdf7fa
-#   text hash     9f4e1d17ab52f2a4
+#   content hash  42013358839b5ea9
+#   text hash     418fe8f430fbbcb6
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  117c8191a3ac9da7
-#   text hash     85caece1919c1dcb
+#   content hash  234f29f803c7f4e4
+#   text hash     9c7ef0d6d4a7e976
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

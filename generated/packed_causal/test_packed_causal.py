@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  cad1182095b5b148
-#   text hash     0a6ffac8b801f7a8
+#   content hash  529f635a3de45354
+#   text hash     261e13db2bd43e67
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

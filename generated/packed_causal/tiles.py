@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9949f38207aad876
-#   text hash     b59a7a0e118e82fa
+#   content hash  7876a1e8fbaba919
+#   text hash     4e6fdd1fb5e86b24
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

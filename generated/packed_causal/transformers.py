@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  260207548d0e1458
-#   text hash     385eb93163d28327
+#   content hash  626a3a7efabba378
+#   text hash     05f793316cf08582
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  38cb5c59253ec81b
-#   text hash     20110652404733fa
+#   content hash  65d076b47e574112
+#   text hash     62f5ec6b2c0142d0
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1e6e77f7e18dd485
-#   text hash     7aad54b700f812b5
+#   content hash  dd67e0dbb5a02265
+#   text hash     395f199b2d3c7417
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8f5cff94959e1151
-#   text hash     9f4b10b4f0cbb0c5
+#   content hash  d6bc9858d1a42c28
+#   text hash     60473512cab36f50
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a420e7c4a434aaf1
-#   text hash     b5f4adf2e4cfb7c7
+#   content hash  2c9764087922b473
+#   text hash     be4f7b82815e2d75
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

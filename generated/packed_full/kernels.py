@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  fca12eb5ddfab28b
-#   text hash     c521b052d2d0dfe3
+#   content hash  26f8e7931e335429
+#   text hash     176be0d4649cff2b
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c70bb712e7dc5a35
-#   text hash     f0c97516035617e1
+#   content hash  1cb23ce076668e8b
+#   text hash     d01937f7cac102f2
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5958ba8e6da2d65c
-#   text hash     93e5b38fa417aa21
+#   content hash  c10cc889907c407f
+#   text hash     acf48f50de89fe43
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  23b9c1ba64c7f23c
-#   text hash     bb1bd2b8078f2a59
+#   content hash  5c8e6e25a9862d26
+#   text hash     e3f0365bcfc6805f
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

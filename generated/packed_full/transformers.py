@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d542ee7892fb9938
-#   text hash     4ff580c3d221b549
+#   content hash  1a64fe9f9e23f2fa
+#   text hash     0dfb6b82b5ecfbeb
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d53aab372a01ff0e
-#   text hash     ea60630714a91580
+#   content hash  df33e1a80b20b5a1
+#   text hash     5b3b1d04978c74cc
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  99f59133c7564581
-#   text hash     e6408b0ee754ed9a
+#   content hash  ea72b52535bf6e6a
+#   text hash     06c424e508fa5bbe
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

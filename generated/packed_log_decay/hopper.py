@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b9afaf38c6e7fcf1
-#   text hash     ec13b457d64d8517
+#   content hash  e2924ae06085a63e
+#   text hash     61cb89a8db63a7f8
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

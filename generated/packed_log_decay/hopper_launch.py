@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  52abc09aa35cc4b3
-#   text hash     3d03353be76a9680
+#   content hash  f6a5c233a592c4e1
+#   text hash     2a567c63c9ad2a1b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7ea0d64da35931c1
-#   text hash     458a01f1455db9f5
+#   content hash  b5c4737068618485
+#   text hash     2258ee333d273cda
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

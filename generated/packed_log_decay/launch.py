@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  92e472dbf468e2fc
-#   text hash     974e6bca0a5f4141
+#   content hash  4dd3181bd18438c1
+#   text hash     ace66ab35611109f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  19d6e978ec31ee47
-#   text hash     699bb804b2bcf00c
+#   content hash  6b21b48b1d2294e6
+#   text hash     a9e656bfa61b3b15
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  9ab57f18a2ca525c
-#   text hash     0d33dbfe571ea3cb
+#   content hash  4aee827d776733a9
+#   text hash     fbbb7f4e883ebb67
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4cf63c511c2d8ac0
-#   text hash     ea0101ad1e7de549
+#   content hash  b32c14207ffaa8ca
+#   text hash     858f747799c8a658
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

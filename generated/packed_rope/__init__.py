@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0a1a1e88a7d12362
-#   text hash     bb3928941e814f6c
+#   content hash  8994c974bcc7da37
+#   text hash     39ee3bacc1fcdff0
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e61122cd9c1ab40f
-#   text hash     629d1791b5d9fe0d
+#   content hash  13774748d3a4b080
+#   text hash     9f69d0eb810c2265
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

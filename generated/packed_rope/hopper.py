@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a63ee0ea58721b50
-#   text hash     d56075c0d9d5d1f1
+#   content hash  48fe721c49f3192b
+#   text hash     4c213737ddef053b
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

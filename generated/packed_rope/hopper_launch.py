@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5785ea48d5f84706
-#   text hash     b8499a7c1a28ad76
+#   content hash  d150310195a9e2e7
+#   text hash     ef701aa8b4758fbe
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

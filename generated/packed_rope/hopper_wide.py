@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1f7fe8e248b3b934
-#   text hash     52230870e888a6f1
+#   content hash  7de6c95c83945d4d
+#   text hash     81abbfeee03dde48
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

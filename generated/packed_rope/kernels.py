@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6eaa59426809daa6
-#   text hash     6541ef02dff575fe
+#   content hash  81407b873ee0c084
+#   text hash     4b9bb35f812fabc5
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6ea6712c86440dbd
-#   text hash     495052a8fafe77c2
+#   content hash  ceeaf85b7af8615f
+#   text hash     6ca924e111e0c5c4
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

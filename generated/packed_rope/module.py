@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5c5d0077e1ded9be
-#   text hash     8b35b8fe8c915e2a
+#   content hash  e983b1ce831734a2
+#   text hash     832caee3346c7e38
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

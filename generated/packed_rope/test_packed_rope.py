@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1b140a1e64fa8516
-#   text hash     34fd95264b0845d3
+#   content hash  49c3b1b74f3fc4e1
+#   text hash     654a2b942500a4f6
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

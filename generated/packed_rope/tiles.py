@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9c6849f5a71215d9
-#   text hash     c09ec5bcd65e420d
+#   content hash  939ff1bc314a0aba
+#   text hash     69dfe7b579f7471f
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  8131e57de9b97af6
-#   text hash     daa2b5f0193932a2
+#   content hash  4d5a6a92a40f4304
+#   text hash     431e0ac6539f9b48
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  12643dd7116d01f1
-#   text hash     18f354b54e834c90
+#   content hash  24ddc68d527726ec
+#   text hash     5a58cda23611f80a
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

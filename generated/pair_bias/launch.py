@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  68ebaca575b9589c
-#   text hash     d8f60363f7f16f18
+#   content hash  e8d062db75d22317
+#   text hash     71e4d2417b873186
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

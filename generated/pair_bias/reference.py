@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f32a6e6a69dc3e4c
-#   text hash     791983678afb4b43
+#   content hash  8a58f658034f4cab
+#   text hash     4b35ba007d2053e4
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  2ed01dce4de85896
-#   text hash     cd160e72c4af5fe8
+#   content hash  468413d26f811373
+#   text hash     5fe9e8c2bf31e35e
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  918b9723a4e0787b
-#   text hash     b25484504c7a342e
+#   content hash  51acbaf213ab4252
+#   text hash     36d2d1ffdf2263ed
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/decode/arguments.py.jinja
-#   content hash  c98c2cba00bd6565
-#   text hash     1dc1843fb24638df
+#   content hash  6bc52c9be8bab758
+#   text hash     1a8b710ce5fa6a10
 #   render with   attnforge render SPEC
 """What calls of decoding give, checked beside what arguments.py checks, and what shapes it has for kernels.
 
@@ -12,7 +12,6 @@ Triton is not imported here: once it is, it no longer heeds TRITON_INTERPRET.
 import math
 
 import torch
-from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from . import arguments
 
@@ -95,11 +94,6 @@ def _in_float32(attend):
 def _span(x):
     """How many bytes lie between the begin of a tensor's first number and the end of its last."""
     return (1 + sum((n - 1) * step for n, step in zip(x.shape, x.stride()))) * x.element_size() if x.numel() else 0
-
-
-def is_traced():
-    """Whether PyTorch has a say in whatever is called: a compiler, or a mode."""
-    return torch.compiler.is_compiling() or is_in_torch_dispatch_mode()
 
 
 def needs_dispatcher(given):

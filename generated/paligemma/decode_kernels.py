@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e288a3f89a21b7c9
-#   text hash     0508485f46d3f04c
+#   content hash  3f61fc7c61035698
+#   text hash     21982438f80b5ffa
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

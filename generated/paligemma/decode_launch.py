@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  65bb0827f8f9449c
-#   text hash     9a6dcb4d9cdcfd21
+#   content hash  bb57204eeca23a93
+#   text hash     6af80ee5e38d7e0e
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

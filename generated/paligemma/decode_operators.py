@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3e94983ba730a67e
-#   text hash     24bf187abe30c042
+#   content hash  3cceac9369eb1488
+#   text hash     e558434d484426c5
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

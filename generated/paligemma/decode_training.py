@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  fd50d45c80c7d132
-#   text hash     f22b036d4c675757
+#   content hash  692d4fbd9713c686
+#   text hash     d6fccb6fb2e49663
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 
@@ -33,7 +33,7 @@ def check_tensors(q, k_cache):
 
 def attend(*given):
     """What `attend_now` gives, where something may be traced."""
-    if not decode_arguments.is_traced():
+    if not torch.compiler.is_compiling():
         return attend_now(*given)
     from . import decode_operators
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  133ff3609e00a73d
-#   text hash     89d17aa147011a3f
+#   content hash  522ab493a51ccdcd
+#   text hash     537fed5005b808ed
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

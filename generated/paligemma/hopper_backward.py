@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  30fbe23eb5663fa2
-#   text hash     f98c556c180734d3
+#   content hash  344348fe3a74b897
+#   text hash     c0e01cf410b526ee
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  eed25b3d80bbbd4a
-#   text hash     8e91ecef5e589e93
+#   content hash  153142b3902f629f
+#   text hash     d4d8d5623202cad2
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

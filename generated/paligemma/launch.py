@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  10e0822120a33bf5
-#   text hash     ad5e585ff8c97410
+#   content hash  d56ad44b83037a4e
+#   text hash     9ec1fce0cf252704
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  64812a0ff25b562e
-#   text hash     5ab6f7142e917842
+#   content hash  b0372655014b342c
+#   text hash     97a9760300247b4a
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  42f0172e9dd0a2a9
-#   text hash     17f67b24d51f7070
+#   content hash  0b3b84627b8b0bdc
+#   text hash     145091fd677b3bef
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

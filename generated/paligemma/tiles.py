@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  50b77fca7d883196
-#   text hash     abec1366122e00ce
+#   content hash  ca0616636ce44bc3
+#   text hash     1c431143661af7fc
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

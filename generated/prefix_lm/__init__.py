@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  13f024688f02e5ea
-#   text hash     f99c05fce16afea7
+#   content hash  51834241c8172fa6
+#   text hash     6386e4988e2856b4
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d7bf92a855cb399d
-#   text hash     93a2c41056d4a748
+#   content hash  0be55d37ad200d29
+#   text hash     25e3c1005ca1ca79
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -122,7 +122,7 @@ def _attend(
 
         decode_training.check_numbers(bitwise, split_size)
         attend = decode_training.attend
-    elif decode_arguments.is_traced():
+    elif torch.compiler.is_compiling():
         from . import decode_operators
 
         attend = decode_operators.attend
@@ -276,7 +276,7 @@ def append(
             k_new=k_new, v_new=v_new, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale
         )
     put = append_now
-    if decode_arguments.is_traced() or decode_arguments.needs_dispatcher(
+    if torch.compiler.is_compiling() or decode_arguments.needs_dispatcher(
         (k_new, v_new, k_cache, v_cache, slot_mapping, k_scale, v_scale)
     ):
         from . import decode_operators

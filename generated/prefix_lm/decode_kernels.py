@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c09d6a43f0356435
-#   text hash     c971f5a72697d9f2
+#   content hash  65a0f8d592669f9d
+#   text hash     e8f544c87194b3e3
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

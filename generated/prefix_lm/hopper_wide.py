@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c8c5e606d4e768a9
-#   text hash     d0230a8476bfe70d
+#   content hash  79777a7e2bd421bf
+#   text hash     54cff78926f0e2e2
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

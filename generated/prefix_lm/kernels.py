@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d2afd1a2dc1b86c2
-#   text hash     465db4e3a0d8bdd5
+#   content hash  c64edd4f250fd7dc
+#   text hash     2e299ab688287555
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

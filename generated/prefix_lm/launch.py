@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  af84d1813cae255a
-#   text hash     ff36897e3d0b5966
+#   content hash  323f456d7536ed16
+#   text hash     15ee25ad108cd714
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  707e4c5001bcece7
-#   text hash     5ba226881cf9e0ef
+#   content hash  15c51b9d5aedb125
+#   text hash     5f15a42f23d26fd1
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

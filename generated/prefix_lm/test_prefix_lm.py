@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f5ebddcb13c8b9ca
-#   text hash     13f0e4f34a267b8f
+#   content hash  b176a5b16fd038ae
+#   text hash     686785c56bd37521
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

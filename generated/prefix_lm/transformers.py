@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  09cf2e9423689a43
-#   text hash     898e6fd23706512f
+#   content hash  1472e8621c222d11
+#   text hash     18320d0b49278b67
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

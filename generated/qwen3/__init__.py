@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f47cb79561a4a73d
-#   text hash     c5c6cd6b3fc745d7
+#   content hash  883e4b7849dcafce
+#   text hash     910bdbea4d30b273
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

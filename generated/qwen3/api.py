@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7af54d30fddaa44d
-#   text hash     b8e8f13e4a9351b5
+#   content hash  61c8b732006fbc2b
+#   text hash     956f1f8157379a7e
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f24badf96835022e
-#   text hash     2237b66a20faa439
+#   content hash  d7143445a5a9b8c3
+#   text hash     a8a48e7fe7263e02
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

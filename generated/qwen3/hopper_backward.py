@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c29f0f9364ccb5ef
-#   text hash     727fad8f27b081cb
+#   content hash  54bd62c4a8258a00
+#   text hash     3d321100964db1b3
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1c87661a565e16e5
-#   text hash     f2be1a7298175063
+#   content hash  3b0533450aa27358
+#   text hash     9b82ea1ad68b007a
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  faec628ce1bb7d51
-#   text hash     3a0507a74892300b
+#   content hash  fe1ecef4a92497fe
+#   text hash     5e3de96da139c975
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

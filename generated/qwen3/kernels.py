@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cc23e554b70ef7f0
-#   text hash     32e028596acdac66
+#   content hash  8b8c6de8847362df
+#   text hash     689bedcee20c479e
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9befbab48f4ed69c
-#   text hash     3306d00e8678f2ed
+#   content hash  e8bca86e81d1bf96
+#   text hash     e106971f9330315d
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

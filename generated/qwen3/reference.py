@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c1d7556342d6c88e
-#   text hash     d9f1e5d21de66e41
+#   content hash  c4c0c83220479773
+#   text hash     8c3beafb04775225
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

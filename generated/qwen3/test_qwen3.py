@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e03bdee5bd1d4a2a
-#   text hash     c86d02bf91d5315f
+#   content hash  f6fa52e90c15a50e
+#   text hash     234168742bc86f0d
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2db4923b3456fbbf
-#   text hash     b7e887095d8d4499
+#   content hash  926b6f2d3aecd824
+#   text hash     6c9ee8534adaf341
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

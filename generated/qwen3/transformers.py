@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5f9d682820de2ff0
-#   text hash     78c792f2ce830280
+#   content hash  ca3592897c2bea15
+#   text hash     aba4ba28e7db497e
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

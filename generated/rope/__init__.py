@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4a7b0c22b7ec15f2
-#   text hash     f02bbefa960c5edd
+#   content hash  15d18c147916291b
+#   text hash     2b41f01cbf9adf6c
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  aea4ea125f5dd4f0
-#   text hash     2968e375c26953ec
+#   content hash  46fd08187f53453a
+#   text hash     baa1b77fdd0590ba
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  470826ff7e0af8d3
-#   text hash     6f702e427ae3eacc
+#   content hash  0c7d61bda43ff0fb
+#   text hash     ca7fd5c477288689
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ec1bf0a73f2bd438
-#   text hash     56edae1944adcb13
+#   content hash  8861b2713b0c5a9f
+#   text hash     5e7e726cf7780661
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  347aeda4f05ad83d
-#   text hash     74fe43a91e1074c4
+#   content hash  f96b6241056bcbb3
+#   text hash     5fa408f18d6eba06
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

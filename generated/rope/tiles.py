@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5458426f2f0d83ca
-#   text hash     4795eab207e58885
+#   content hash  ee807434ea973cbd
+#   text hash     caf446af8009cd87
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b2f49660a9754ebb
-#   text hash     a24a4ee1d64c4fbf
+#   content hash  1f8748c34ee7183c
+#   text hash     7c3e978cdccd0918
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

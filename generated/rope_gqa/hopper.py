@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6dc7a7dab1c29b36
-#   text hash     663263713d9c484f
+#   content hash  bd7dc456daf3bfe2
+#   text hash     250932a204225d35
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  42b6e0c4d7955298
-#   text hash     38553744f0aa5ce2
+#   content hash  f438cc08058d9143
+#   text hash     5be903570058b59d
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

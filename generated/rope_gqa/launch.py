@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  80124648684e2bfc
-#   text hash     bf0dc3566c705529
+#   content hash  16d3e8a4d2560193
+#   text hash     9170568f07ae5c12
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

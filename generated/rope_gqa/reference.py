@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  61860f4643d9ca5b
-#   text hash     a3da6be956a3c512
+#   content hash  2daf1b7c87202cba
+#   text hash     fb010603c0eaa921
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6378a944fee06b19
-#   text hash     b79e113003e1c5f3
+#   content hash  57b1b04b824ee4c9
+#   text hash     7ebecc9a19aff4ba
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d466a395d39949e5
-#   text hash     113794d1290127cf
+#   content hash  c963d4d1f57f4d35
+#   text hash     e9b9835500bd3a7f
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

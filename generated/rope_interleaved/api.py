@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c52866a2949b9652
-#   text hash     1d91c192d75a9532
+#   content hash  df18d67aa059b35e
+#   text hash     1dc72545b28ad1a2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

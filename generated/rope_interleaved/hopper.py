@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b0a3586c168aaad5
-#   text hash     fe48b25733fe8432
+#   content hash  9541ec1a56d9cda9
+#   text hash     00c51ced008634a2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  23a424395a6df3ab
-#   text hash     ec396a824fb0f9e3
+#   content hash  75bf237a90be97c8
+#   text hash     48762168e33a6efa
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

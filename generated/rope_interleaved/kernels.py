@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  064d97b8e2ad9c66
-#   text hash     8148377909757de5
+#   content hash  a0b10df044343f77
+#   text hash     74fd745b839a2baf
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  be7954a9ebfbc9e1
-#   text hash     6bcb786ea955c746
+#   content hash  a22d5592763cdd5b
+#   text hash     e432a8f740ab62cf
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

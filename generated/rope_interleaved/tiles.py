@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e3419a9294565134
-#   text hash     85a34cc6cc60ff05
+#   content hash  93b76a9dfeb9a622
+#   text hash     a359f8207bc6f52b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

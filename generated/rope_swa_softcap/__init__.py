@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4c1e11afef4f9c03
-#   text hash     3886220886fc4867
+#   content hash  56605af35a9751a5
+#   text hash     2f94a4616a00bcb3
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  1094987d4ea6e7bc
-#   text hash     a575db3a724e4f92
+#   content hash  acc11bf3b9611a05
+#   text hash     b5a1c3497213df9b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  e64b5d19286da054
-#   text hash     aac21f6b71993649
+#   content hash  2e96f4261c0b2db2
+#   text hash     11471af083351e87
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

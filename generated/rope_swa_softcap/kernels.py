@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  16f7a7457015c91a
-#   text hash     2f1c0ceef27ad9c0
+#   content hash  2bf4772275ab6273
+#   text hash     df5bd6ac3e7aae81
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a2506dce0a7a10e4
-#   text hash     9a093c8aa828c09a
+#   content hash  b3c09d39c4907e05
+#   text hash     b78ef3137fb8ecb9
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

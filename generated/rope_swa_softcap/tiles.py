@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  065710a1d81823a8
-#   text hash     a60818c1c22992bd
+#   content hash  4e41021e163ec607
+#   text hash     19ba7a6bbd86022c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6dddbbd37de33641
-#   text hash     e7b0389c41dd6581
+#   content hash  1aa6784e587b3c2e
+#   text hash     33a6e5d5e36f0c45
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

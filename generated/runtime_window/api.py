@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3a96b10e7fa9dcfb
-#   text hash     3ca1dd224dd7f92f
+#   content hash  ce6ae81705867b34
+#   text hash     4308a1f776bc0769
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

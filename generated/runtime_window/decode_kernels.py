@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a17677dc5b270093
-#   text hash     c8559ec58661eca5
+#   content hash  77b65c0fd19d694e
+#   text hash     d9f28325812d3186
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1e408dc86877052b
-#   text hash     00cea4884fd56b2d
+#   content hash  3a10d1b71c76ce02
+#   text hash     f0228aaac143c240
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e606e288e56d4b05
-#   text hash     fb3b04f3b79cb62f
+#   content hash  745b6eff1b216c8b
+#   text hash     d3502a61770b15a6
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0b6d43228aad72a7
-#   text hash     f9ee91c02da4b6b5
+#   content hash  f70f2e3e3232ed6c
+#   text hash     490efa0d4d948e35
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

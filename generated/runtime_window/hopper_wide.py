@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6d1f3c5bb6347106
-#   text hash     1799102d66c63d55
+#   content hash  ee154462234bbc94
+#   text hash     8fc65164771da1d0
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

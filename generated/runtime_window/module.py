@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  aab8619114ddfcf8
-#   text hash     30a76093ae33a357
+#   content hash  bc584f9b0948393c
+#   text hash     745b76eba7c40e22
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6e445c37d6ab9c80
-#   text hash     63ca0310e3e79f1e
+#   content hash  c825c9adc8191e80
+#   text hash     980751e5bf864797
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

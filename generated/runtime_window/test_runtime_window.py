@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0d8338dc8e1dce41
-#   text hash     63b16ecabf84c02b
+#   content hash  2b20c46b714fdaef
+#   text hash     278f5c2fc54ee408
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2b35a045805a62cf
-#   text hash     1b2b86810d32d95f
+#   content hash  93e6340d83e289f1
+#   text hash     0e0abeb6c441efef
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

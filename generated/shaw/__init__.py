@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  bd9d2766834aa379
-#   text hash     5d74effd743b8d89
+#   content hash  2061563519d01bf7
+#   text hash     8c33211439d5e3e5
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

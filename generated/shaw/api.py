@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  76c1c1566fdf0e0a
-#   text hash     b52d798d218c575d
+#   content hash  3e782f86ab91ee83
+#   text hash     91d202d9594dcf6f
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  657b44b7a56844f1
-#   text hash     f096d9d16d9eb84b
+#   content hash  c77953c8de41a877
+#   text hash     6785568419a4ec6a
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

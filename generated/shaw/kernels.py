@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e6317a99e61181b2
-#   text hash     15f60799576a252d
+#   content hash  c03a68b0a04f2fae
+#   text hash     bc13b9f238cf34a6
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  0b362064cf0f7af0
-#   text hash     f27a60f52ad0b62b
+#   content hash  02f34b4cb92aaefd
+#   text hash     7e69136d2e50630a
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c332df21beb6e40e
-#   text hash     99e795f33d19b3ec
+#   content hash  e6a996ceb8e43314
+#   text hash     bced73591e832d3f
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

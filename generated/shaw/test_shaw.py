@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  531f19bb6379da0e
-#   text hash     00906fad95c6f963
+#   content hash  f278b10b75857e04
+#   text hash     b0cf06ac4bce072f
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

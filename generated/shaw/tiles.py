@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  af23171543af4806
-#   text hash     0a6cf5bd3a9b56ae
+#   content hash  c0dd8a0a0fb81ea4
+#   text hash     ee2401d42a2ba345
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

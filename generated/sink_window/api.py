@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fdcbb1f3feb6b02a
-#   text hash     0e3a1c014c122872
+#   content hash  4f7f765f43d3400f
+#   text hash     61ef796ecade0214
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2232d372f21e833c
-#   text hash     537d73e49ff862b9
+#   content hash  acbc9e2751a136d8
+#   text hash     2ade0bfe2c14c3f3
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

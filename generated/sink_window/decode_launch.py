@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e76c8da9ea21c415
-#   text hash     2364d39675cc8171
+#   content hash  6440f9758556cb89
+#   text hash     0742c8f062a3abaa
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

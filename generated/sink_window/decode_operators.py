@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  91dd6df39ca82873
-#   text hash     3a7b9fb27ac88afd
+#   content hash  d2a20da8f768aee9
+#   text hash     f67540b9436ac5bd
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

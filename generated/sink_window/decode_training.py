@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  313c5b3ecbbf5520
-#   text hash     3306b8c781656dba
+#   content hash  8b3673ddfd579e4c
+#   text hash     5f8c9baea8b2d0b5
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 
@@ -41,7 +41,7 @@ def check_tensors(q, k_cache, sinks):
 
 def attend(*given):
     """What `attend_now` gives, where something may be traced."""
-    if not decode_arguments.is_traced():
+    if not torch.compiler.is_compiling():
         return attend_now(*given)
     from . import decode_operators
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0c09141705f53e08
-#   text hash     2f70d2c78f72a855
+#   content hash  f8be69fb84a6b081
+#   text hash     25154321abce5316
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d80eccfccabfc70f
-#   text hash     30dc773d12c0e4a5
+#   content hash  6157671caa456191
+#   text hash     180fc741f37fcc68
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

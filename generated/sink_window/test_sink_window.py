@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2bedc43d57871c60
-#   text hash     c6f8350bd7f80b60
+#   content hash  7c49f359e5809dde
+#   text hash     315a1ca57933ea5d
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

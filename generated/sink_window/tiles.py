@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  017dd8a306b31507
-#   text hash     8a964c25877bf64c
+#   content hash  51a40b4908f6c783
+#   text hash     202276a1e5a3b480
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d7e6888c77e2b0ad
-#   text hash     6a6e764ce12303d4
+#   content hash  8bc3326360b7fbde
+#   text hash     32bef39a30082cd6
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5f517dfda73f54b3
-#   text hash     0dd4f366f3614ef3
+#   content hash  70b8dc63e935257d
+#   text hash     9862d82e95aa0a6e
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

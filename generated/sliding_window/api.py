@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  76ea590f6551393b
-#   text hash     b9a1074b5196c659
+#   content hash  fea96252b9839c87
+#   text hash     d129437b6264599e
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fa6b2ba981f85a44
-#   text hash     9222591e599d470f
+#   content hash  b7783c0f07930278
+#   text hash     ea0a6c05e690105d
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -77,7 +77,7 @@ def attend_with_cache(
 
         decode_training.check_numbers(bitwise, split_size)
         attend = decode_training.attend
-    elif decode_arguments.is_traced():
+    elif torch.compiler.is_compiling():
         from . import decode_operators
 
         attend = decode_operators.attend
@@ -217,7 +217,7 @@ def append(
             k_new=k_new, v_new=v_new, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale
         )
     put = append_now
-    if decode_arguments.is_traced() or decode_arguments.needs_dispatcher(
+    if torch.compiler.is_compiling() or decode_arguments.needs_dispatcher(
         (k_new, v_new, k_cache, v_cache, slot_mapping, k_scale, v_scale)
     ):
         from . import decode_operators

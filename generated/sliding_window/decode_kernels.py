@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f80c4797a3d13d1c
-#   text hash     9443d6291042cea6
+#   content hash  f1a7b237d96c56cd
+#   text hash     0e5727a512d81b43
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7926758852e4e387
-#   text hash     59e2374b8be265f3
+#   content hash  510dfafa2a68812a
+#   text hash     b3ba62632ad6779e
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

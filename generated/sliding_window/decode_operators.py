@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  18c713647f7a0b65
-#   text hash     1f0b56f1d48b9598
+#   content hash  445099bb7b4c63d8
+#   text hash     d8061209051a1fd2
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

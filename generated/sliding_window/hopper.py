@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ae10b471414a8762
-#   text hash     bd3b0ec9fb5483fd
+#   content hash  e0098929a3b4947f
+#   text hash     c4b098c2b88dc89a
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

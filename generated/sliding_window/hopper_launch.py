@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  697823c885be1e43
-#   text hash     db1cd4ef7660d313
+#   content hash  c5112a2a4c167bdb
+#   text hash     1708f4a30ebea53f
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  68aa7945d2988558
-#   text hash     38dc9472db3a3c94
+#   content hash  6afa29791dff3afa
+#   text hash     b4a0af5343ac3198
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

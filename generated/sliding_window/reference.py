@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  eb855e4f4d8e39d1
-#   text hash     1aef77e44780b716
+#   content hash  397cab35c8307d17
+#   text hash     f6048cedd5639511
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

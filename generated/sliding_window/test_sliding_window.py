@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f87cb90601fb1d60
-#   text hash     35aceca45520fae7
+#   content hash  29205c27bd522cf5
+#   text hash     b6ddb52cc0bd5597
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

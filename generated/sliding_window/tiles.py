@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fdab7e02a2981c4c
-#   text hash     25fe498a7039867f
+#   content hash  a08223a35d55381a
+#   text hash     db8c924cfa0e591a
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  411eed6e8e45cf0e
-#   text hash     d7d583b98201f233
+#   content hash  ec0c8b183a251cf6
+#   text hash     a52464d911562385
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

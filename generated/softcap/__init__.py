@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b18d2d10ac242523
-#   text hash     a298f135f61aa28c
+#   content hash  195b25f27bbb62b8
+#   text hash     7421d40014e60e2f
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  db55e05ef1cb14e9
-#   text hash     a6a44ce65ceb3d50
+#   content hash  37dd642d8a5526ea
+#   text hash     e0645f6888557762
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

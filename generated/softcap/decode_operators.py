@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b678263030ec9cdb
-#   text hash     c88a3bec2c2e17dc
+#   content hash  25f5b8380af83e91
+#   text hash     f11a993c0af3e53d
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5bdf3fa000b3905c
-#   text hash     107a89741d0d6fc7
+#   content hash  cd37c12c198970a2
+#   text hash     c8db2e61e0e1bfc5
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  013350065aa4fd48
-#   text hash     b21c0e96c45bd9cd
+#   content hash  51dcbc4a997301df
+#   text hash     70c95a3ab71b6a9e
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e5fa68043d8c1f9c
-#   text hash     692d2ad3e32305fb
+#   content hash  05e15a7f5e5c4ab2
+#   text hash     f9ff39b214ac5d41
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

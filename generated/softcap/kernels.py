@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2a071887b710ff47
-#   text hash     3b58985b489e0079
+#   content hash  b35cb0f0cfffd140
+#   text hash     4c0b2853b62e1705
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

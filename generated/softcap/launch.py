@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b0af50bb55a67a3d
-#   text hash     ea71422aa5d85591
+#   content hash  2f235e6ef9cf4913
+#   text hash     acdc4f5e98cd0cb2
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

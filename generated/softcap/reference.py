@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8434cf1a4cf81b47
-#   text hash     f48303157cea984e
+#   content hash  7c9f8c431c21dde2
+#   text hash     39939bb198d5acff
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

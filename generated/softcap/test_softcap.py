@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c6c892889f92c3dc
-#   text hash     5a0a832c00edd90c
+#   content hash  419b1f90fecec0d9
+#   text hash     87a82118b14785a3
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

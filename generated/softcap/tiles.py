@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1442a7238723e067
-#   text hash     723a24f333afbfee
+#   content hash  f542c190afd36d8c
+#   text hash     5df89bc9f3f50f1f
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

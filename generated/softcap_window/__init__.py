@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  732921a636267d8f
-#   text hash     092b24920030b983
+#   content hash  b7a05feb1ecc1dbc
+#   text hash     adedce69c0617f45
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  365454d8d0132e83
-#   text hash     ea026979b0c5cda9
+#   content hash  0adb6a03a0434758
+#   text hash     bcb4c6499c601a39
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

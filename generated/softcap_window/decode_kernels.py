@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  752f20daa8827524
-#   text hash     1ae442e39a97d489
+#   content hash  530dd405d413c0fd
+#   text hash     7c9beab6dcb62ae8
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

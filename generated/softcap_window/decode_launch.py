@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  1f3e3fb3478bfb7b
-#   text hash     ca36fe31d7377dc2
+#   content hash  b71b489a8eea12fc
+#   text hash     06c7bac19fab5c16
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  25e37c9ec4dcd581
-#   text hash     bf2608f614453055
+#   content hash  ee4d0ec373ee01d4
+#   text hash     94dc1fea268b2a29
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

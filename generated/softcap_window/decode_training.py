@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  40f996fb9d7a91ea
-#   text hash     04fe9163c19b68a2
+#   content hash  ec55480dc295b224
+#   text hash     1eb10c744b531dc2
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 
@@ -33,7 +33,7 @@ def check_tensors(q, k_cache):
 
 def attend(*given):
     """What `attend_now` gives, where something may be traced."""
-    if not decode_arguments.is_traced():
+    if not torch.compiler.is_compiling():
         return attend_now(*given)
     from . import decode_operators
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  907f6d87aa270430
-#   text hash     3526e6abd4352bf2
+#   content hash  c1e39787c725661f
+#   text hash     17d909b7d204f4d4
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

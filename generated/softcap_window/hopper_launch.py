@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2240108915828081
-#   text hash     6e1e896dcb9f65ab
+#   content hash  e317bb1f4ce7c3ff
+#   text hash     6ab0a02d9b94bb65
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

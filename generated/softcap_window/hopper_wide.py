@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  20957fe66ab2c989
-#   text hash     759dc5923388832a
+#   content hash  ec972d6cd84d5a87
+#   text hash     94e581906c9cc14d
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  8423c5b15d288ad9
-#   text hash     c62666ad6cd1c3d9
+#   content hash  fe491791d9e46245
+#   text hash     066a01a60992891f
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

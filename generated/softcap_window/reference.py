@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  03eb93621d63ab30
-#   text hash     c8361e420f0e258c
+#   content hash  264b935941a802d3
+#   text hash     d4334c895226f7fd
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e55a07e264f81003
-#   text hash     66c8d484108ee307
+#   content hash  cd29416deb0faf18
+#   text hash     c4a40d142003f3b5
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

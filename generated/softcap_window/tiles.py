@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4be72aeef820fce0
-#   text hash     d0b984d9e525f2af
+#   content hash  8893de9d1ea6372c
+#   text hash     1f6dc1c171a34639
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  192e40ab89331234
-#   text hash     794b1c25670102fc
+#   content hash  2d4388819df7d9c5
+#   text hash     6ef79fa5db1edc6f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d5086faba6c16aec
-#   text hash     d6e447c026f102dd
+#   content hash  33e4b71852adc8fc
+#   text hash     be8baecfe13c9316
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  3d0f93a875cacde0
-#   text hash     cbff9d79474e7e88
+#   content hash  286f57ba4739fe70
+#   text hash     57b2951c0e02ece0
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

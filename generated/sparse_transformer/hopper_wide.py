@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b2a72f60f2133465
-#   text hash     b2183108fd2562eb
+#   content hash  d8137f2d90535f93
+#   text hash     9fb201744501cfcf
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c2a30a87131e14d6
-#   text hash     93259a700cc027e0
+#   content hash  dbf9d253a695c413
+#   text hash     ace8a38a13b457f7
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

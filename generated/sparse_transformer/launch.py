@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c41c5e0b8a62ead2
-#   text hash     e5f20ba7efb05d7f
+#   content hash  49fbba8676b8c4f1
+#   text hash     8bf20823905deeab
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

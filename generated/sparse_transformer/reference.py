@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  acb37b41e6dddbc8
-#   text hash     9554152390212a1b
+#   content hash  ceef7301b6a73bce
+#   text hash     22f418edc24b5beb
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4e610bc5dd931b63
-#   text hash     002705fef606a3e9
+#   content hash  ccc2e2ca9022e22a
+#   text hash     a50578cfb7ca0fdb
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

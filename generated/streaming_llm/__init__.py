@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  efb1db2f20f94527
-#   text hash     91a566405361dd60
+#   content hash  96ed2c20985bd374
+#   text hash     1af669792202facb
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8c9665646ec60b12
-#   text hash     7cee895c1a14ffc8
+#   content hash  bdb1b15db32a9ea9
+#   text hash     f056dd44515aa260
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  07b7efb01bb086d6
-#   text hash     e3dfe1a548908f48
+#   content hash  3ad2533eafb5d6b7
+#   text hash     8b2894d303f13519
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -77,7 +77,7 @@ def attend_with_cache(
 
         decode_training.check_numbers(bitwise, split_size)
         attend = decode_training.attend
-    elif decode_arguments.is_traced():
+    elif torch.compiler.is_compiling():
         from . import decode_operators
 
         attend = decode_operators.attend
@@ -217,7 +217,7 @@ def append(
             k_new=k_new, v_new=v_new, k_cache=k_cache, v_cache=v_cache, k_scale=k_scale, v_scale=v_scale
         )
     put = append_now
-    if decode_arguments.is_traced() or decode_arguments.needs_dispatcher(
+    if torch.compiler.is_compiling() or decode_arguments.needs_dispatcher(
         (k_new, v_new, k_cache, v_cache, slot_mapping, k_scale, v_scale)
     ):
         from . import decode_operators

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  cd6502089278de7a
-#   text hash     bd93c9e91be3df7a
+#   content hash  ce0ef9910bbf46f0
+#   text hash     5bb3b969712c70f8
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

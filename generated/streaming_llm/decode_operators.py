@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6ce08f7d6317e9e5
-#   text hash     2c68fb51574d1260
+#   content hash  a7e0067f082e6f62
+#   text hash     c08aae0aa1a54cac
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

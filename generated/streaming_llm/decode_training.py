@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f55bda270120e512
-#   text hash     3f679cf7b23e3652
+#   content hash  e648407d515099e2
+#   text hash     142939c40367169b
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 
@@ -33,7 +33,7 @@ def check_tensors(q, k_cache):
 
 def attend(*given):
     """What `attend_now` gives, where something may be traced."""
-    if not decode_arguments.is_traced():
+    if not torch.compiler.is_compiling():
         return attend_now(*given)
     from . import decode_operators
 

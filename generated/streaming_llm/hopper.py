@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  504fac9a65edf311
-#   text hash     56b6d2e6c6f264e2
+#   content hash  78203643300910b0
+#   text hash     85e9e1d9cc597222
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  bb66501da765a77d
-#   text hash     83fffb049e4af438
+#   content hash  16feb191be33aa84
+#   text hash     b2e858dd4df96849
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

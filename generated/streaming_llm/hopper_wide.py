@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e94a1225282adf2a
-#   text hash     3e18639df4343045
+#   content hash  569e1c38ffc133f8
+#   text hash     e2c3e4760c6d2892
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

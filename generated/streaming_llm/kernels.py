@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fc8773d520efa3a3
-#   text hash     d36500127a39394d
+#   content hash  fce7e06889aef4d0
+#   text hash     61e5fa858e2562c7
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

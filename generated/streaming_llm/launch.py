@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a77e272276887c9f
-#   text hash     b80d5118a7dd9efb
+#   content hash  e6a70172f635f745
+#   text hash     c10357092fda9aab
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

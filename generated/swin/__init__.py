@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f3c280bfbbb5c5a8
-#   text hash     658126f94cc3da32
+#   content hash  55ad82380523b992
+#   text hash     7efb6906552d1ce9
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  61cef20e77f9e27a
-#   text hash     cec5c66b626da42d
+#   content hash  b15654b9d8bc4d99
+#   text hash     3e8284e2d483e66b
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  bb509232b423f108
-#   text hash     de8daead9ba1538b
+#   content hash  e2667eda6a3cb53f
+#   text hash     05789bcb6e8b81d8
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a537a2efc81c164e
-#   text hash     2aa4c1f9b41afc8c
+#   content hash  242702a2d626e37b
+#   text hash     4d4393d09d2803a3
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  911a7758e6c24f50
-#   text hash     6387d79b44dc088c
+#   content hash  e72dfaf88705eae3
+#   text hash     49ca09f31aace868
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  333a424ee2abfad0
-#   text hash     87310341d58054f0
+#   content hash  5e8cdabc201808c2
+#   text hash     ac82f7f9a6bb2296
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

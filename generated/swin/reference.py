@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d653c4cb69118397
-#   text hash     31db9a6a07a0b3e8
+#   content hash  10b9977704d1cfc5
+#   text hash     f219268149917907
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

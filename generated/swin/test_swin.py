@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  38173dec51812097
-#   text hash     2c6263834db285e4
+#   content hash  16017c644ea3be31
+#   text hash     d713bf16d6f0d3db
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

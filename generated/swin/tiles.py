@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  996631aef36e1096
-#   text hash     d16ae2879f45356d
+#   content hash  80a35b17679ea2c7
+#   text hash     574c5c8a1e014dd4
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

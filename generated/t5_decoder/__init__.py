@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3a02e83e1a264395
-#   text hash     d868b37e52fc3f31
+#   content hash  4d7c9b941c174205
+#   text hash     c3afc7fbcdfe76e9
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3d81da6c36f66400
-#   text hash     6a7da581ef223677
+#   content hash  1cccc540e376148c
+#   text hash     63b91a840bc68ff4
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

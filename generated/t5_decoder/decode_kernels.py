@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7625127ac520e15a
-#   text hash     9757134ccf84d537
+#   content hash  c64417f54e55a85a
+#   text hash     2f55de7588984b65
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  60f1e66a2e956196
-#   text hash     d1e97c4bca63a942
+#   content hash  bbe8d3c9160687e0
+#   text hash     022fd8fadc10cfc2
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d7081558246969d5
-#   text hash     24fbff70952fe44c
+#   content hash  f31b6afbd9bdb0ad
+#   text hash     5ddd04fd5eb54de1
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  112384dca2fbf74a
-#   text hash     1ff36d029d2e910f
+#   content hash  2caaaac5723370fc
+#   text hash     d5c46a6e333e0bdf
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

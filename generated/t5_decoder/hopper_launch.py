@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e460380b128ea217
-#   text hash     a8509d3d4febc9fb
+#   content hash  bf7819c5ee854fa2
+#   text hash     eacb2e5e90228983
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

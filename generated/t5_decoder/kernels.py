@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  17ed349e90e2cfa1
-#   text hash     5d7b5608cd6014c7
+#   content hash  4a75a390cd236c0a
+#   text hash     29d08ff9ce1f84c0
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c275e2cd2ff9a171
-#   text hash     905f76e851f69137
+#   content hash  68e7406bb69a75f5
+#   text hash     1e7eabe9e273c0a8
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

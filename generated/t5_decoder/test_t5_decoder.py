@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  78a677bd33d25ff0
-#   text hash     8e85fa6a62fbc7aa
+#   content hash  9ee977e1b7ea9577
+#   text hash     90094f63df322ef3
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6af19566d899b128
-#   text hash     bd47fb180ce0e63c
+#   content hash  e8943c5ff54b0490
+#   text hash     e3f1a63572bbab02
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

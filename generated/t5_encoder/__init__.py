@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ca13578c56715b38
-#   text hash     93f7f54480bad357
+#   content hash  31cf11eb5a2457a9
+#   text hash     15d3d43ea8bdbb84
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

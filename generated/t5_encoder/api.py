@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c8136de9b54ed7d3
-#   text hash     f43977d275af629c
+#   content hash  571bc6d284571769
+#   text hash     6696e20276f862fb
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4c69d6625335d38e
-#   text hash     d7959b06f4644bd8
+#   content hash  f5829562e6cac390
+#   text hash     1ffb30db4a5231a2
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  abe56124b796bbf4
-#   text hash     956ef80ebc1e47e4
+#   content hash  5ebddb0a74025d70
+#   text hash     370a517345c50d94
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

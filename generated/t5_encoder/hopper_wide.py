@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6541ee24f4bd066e
-#   text hash     59dacdf8b5aa08ab
+#   content hash  0aeaa7556fcc18e3
+#   text hash     d3c96d91482e4679
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

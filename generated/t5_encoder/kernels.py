@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f46330e18aabdb2e
-#   text hash     887a13430dafcbae
+#   content hash  e311cd9d511b3554
+#   text hash     ec8eeadcc511adc5
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

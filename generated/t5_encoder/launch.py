@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6851422eb1ae813c
-#   text hash     398a24ad1f6f3b54
+#   content hash  70379d5cdc9a57fa
+#   text hash     62b4fe081bef48b2
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  9c7e41b5c3581040
-#   text hash     c10856e27bc90bda
+#   content hash  1b9d11502d37b171
+#   text hash     25824d511aaa0ba5
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  8e9f1fd8238d6a51
-#   text hash     23f722da8e9c9e96
+#   content hash  3bab6a64b10c3ed8
+#   text hash     d635f3f7198c5d68
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

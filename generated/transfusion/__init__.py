@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1edd419f14e3249c
-#   text hash     e9a8167ab206eaea
+#   content hash  0bec264f20600df7
+#   text hash     b65707fdb1cc5d9b
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  fd5d122c050707aa
-#   text hash     4b96040ac78541f3
+#   content hash  85608ef971abeed2
+#   text hash     843c4e00390113aa
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ad5b15af322a3391
-#   text hash     ce2ef6d40fbc6db4
+#   content hash  5dbd353bd687810c
+#   text hash     761a11879db5f42c
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

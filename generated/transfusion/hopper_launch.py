@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  4d27556415496ca7
-#   text hash     ba30c4e63404b305
+#   content hash  7e5bee495fa4fe3f
+#   text hash     45791fb3822cc033
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7c25887eed295f1f
-#   text hash     e592eb037c1c2cb1
+#   content hash  9796ace113aa74c9
+#   text hash     ebd44ada0465efe3
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  07490a52cbc28627
-#   text hash     3d907f708ccb484e
+#   content hash  54f4acef5da31a33
+#   text hash     b70edc2128932c64
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  645756e0e31e615d
-#   text hash     9edfc8b0c9b10d12
+#   content hash  f03423ab451ee6f3
+#   text hash     e7effd69f2448e67
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  656411c14b63119c
-#   text hash     9ec641673600f5a7
+#   content hash  5c511a8ad97ec0f2
+#   text hash     f73ceda501e3214a
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  adb2fe887766b9f5
-#   text hash     415078631841d1fc
+#   content hash  715c85f3384a3c92
+#   text hash     ae8216e22debbb84
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3f1ae92c9fd3166b
-#   text hash     a8fd98684cede03f
+#   content hash  f366e8abed6f6925
+#   text hash     d747b07c1b8f07c8
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2450d0bb2d7cc73d
-#   text hash     4aec757cf3a44fae
+#   content hash  07dc3eac01bd8627
+#   text hash     d51b2b5f4bff6b0d
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

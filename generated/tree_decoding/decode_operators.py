@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ac0e72462da821f6
-#   text hash     e65570d5164147ce
+#   content hash  fc9a941feeb3868e
+#   text hash     69ad1cc86634807a
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

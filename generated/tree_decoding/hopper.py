@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0c901b87f8844c66
-#   text hash     bfe8adf1abcc1000
+#   content hash  e04e743c953dd2bf
+#   text hash     999765dd565c125d
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  93a1d8d6191a62eb
-#   text hash     488ace88859b89c5
+#   content hash  856d86dee86f0e88
+#   text hash     0fee7d148a721227
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  80e96c021b7b3742
-#   text hash     437cbf66b2a6e77d
+#   content hash  62212e120845e84d
+#   text hash     124f7e54040dfdca
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

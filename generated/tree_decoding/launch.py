@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8e4c3cce591999ec
-#   text hash     00ad5fc8d046d1a6
+#   content hash  96c69552920e4a5d
+#   text hash     c2968221a5d00fc6
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

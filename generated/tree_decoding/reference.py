@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2c300c5ab463e9ce
-#   text hash     561ead21133abfd6
+#   content hash  6fc08aacb95cc707
+#   text hash     06f0d04fc87559f8
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

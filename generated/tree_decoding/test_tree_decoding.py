@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  1247bba1c650ffac
-#   text hash     49bc56164c2c5f3b
+#   content hash  21e0e5261beee6bc
+#   text hash     19caba712d94babd
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

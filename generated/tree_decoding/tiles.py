@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2ff66c509f1d6973
-#   text hash     67831817560e5b89
+#   content hash  e417d1ba1f33d401
+#   text hash     085b3b990879f19e
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

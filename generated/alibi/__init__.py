@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  93b7329946cfbb7c
-#   text hash     c83e56e4409b78db
+#   content hash  92c95ab4d71f879e
+#   text hash     273aa8d50d3916fc
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0b38abdb89afd160
-#   text hash     f228104c7b013ba5
+#   content hash  a541872f82014cea
+#   text hash     55fce8d6230b0022
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

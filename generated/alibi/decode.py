@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ad2a6e86933f4ee1
-#   text hash     4f537f2b40d062c2
+#   content hash  5b1930a5ee52def9
+#   text hash     42d15ca9b913333f
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

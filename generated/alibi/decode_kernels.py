@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  41a21105b9b456b3
-#   text hash     b8d25ec146b81da8
+#   content hash  6bd4cf26916aa8fc
+#   text hash     754757c939fa7054
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

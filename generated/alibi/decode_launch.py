@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  190e50da74c6058c
-#   text hash     6324218079e5b09a
+#   content hash  e9fa8377e28c7f17
+#   text hash     ffb77e7759de42fa
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6687dfe1ea1b4cc5
-#   text hash     cba0951af986d526
+#   content hash  5be1c3bed34223ef
+#   text hash     18bd109976caeeb3
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

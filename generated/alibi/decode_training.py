@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ba955353c81520c3
-#   text hash     6404660cf349e504
+#   content hash  7f7cb49d802b35a0
+#   text hash     e0d297f51cef443c
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  99327c06e23ee9a9
-#   text hash     197ba5deeca9b551
+#   content hash  65987bf34aa167c2
+#   text hash     e4ac36f1bd016057
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  63a78565d16fc39e
-#   text hash     d199d006491f2b0a
+#   content hash  299cfd87a8ad065b
+#   text hash     ecf846287adf3ea0
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

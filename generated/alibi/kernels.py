@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  388a72929f28f5f4
-#   text hash     50355762a525a9e9
+#   content hash  fe3d1e72c0f73c7b
+#   text hash     abe73dea7fc6686a
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  eb27b51e85af8689
-#   text hash     e49f342ffc081021
+#   content hash  e8fc18bddd4dfc27
+#   text hash     ad7820f7b55b281f
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

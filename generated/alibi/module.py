@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  fb4d8aee8fe2d313
-#   text hash     9416d47a78883664
+#   content hash  32a4984c3eb8da29
+#   text hash     183bf0596f5dd439
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

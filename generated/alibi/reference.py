@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c4d268f00093d6d4
-#   text hash     b8d1d0c87d739d1a
+#   content hash  4221db2e2b94750d
+#   text hash     dcead2605f8cc1c4
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  719eb52e8f984909
-#   text hash     6bfb376fc58e0a8f
+#   content hash  64ed120b15bc1679
+#   text hash     8a8cd033d5adec0a
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

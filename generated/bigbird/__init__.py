@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  bea50c4d0d764fb8
-#   text hash     f36a439d0028a29e
+#   content hash  b82b4b1a462804f1
+#   text hash     b353bac3b5957608
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

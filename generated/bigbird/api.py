@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6b87e32553972384
-#   text hash     0881fb37260d2642
+#   content hash  4b5ae6e8a896ca9d
+#   text hash     21257c2c3530e98f
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c3b167787a3ae83d
-#   text hash     751f73c68ffde76e
+#   content hash  b557268abc275449
+#   text hash     5d080a2ca888a0d7
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  33883530422c01c6
-#   text hash     709ca4345a01deb5
+#   content hash  68ecd3b86b8150d5
+#   text hash     02afe3bdfb11f8ef
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

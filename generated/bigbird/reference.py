@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  66297882e96ab529
-#   text hash     044ef22952f28c62
+#   content hash  4b0db43a2ac9066c
+#   text hash     4afcb475cd08dec6
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e0f7633c11dcac67
-#   text hash     8ee87db175baf800
+#   content hash  8ec68c91242e25d7
+#   text hash     34758a18acb6147b
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  935a06b1fb4a870d
-#   text hash     adbda06c17afd76b
+#   content hash  c1e09c6a1ffe3013
+#   text hash     3f68e442ee64deef
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

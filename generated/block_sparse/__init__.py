@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5967475e0dddf048
-#   text hash     b15965104131c3df
+#   content hash  d19cb7832b121b27
+#   text hash     50da58f539707c5e
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  36c44bcbe9f9868e
-#   text hash     d9115e432eca95c4
+#   content hash  50226e37dc445d97
+#   text hash     0662be5f59c9fad5
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

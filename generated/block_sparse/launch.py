@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a252e0e0fdf51eb6
-#   text hash     fb4377a37bce4805
+#   content hash  4f4e43495c92d2a8
+#   text hash     365520b0ed8225da
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f0162890741ca4ce
-#   text hash     5682554561b32cfe
+#   content hash  38921ff6c34257b9
+#   text hash     8aadeaf6d53e2230
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ff99056caf6ef445
-#   text hash     88f5ba367424769f
+#   content hash  2649cabc6cfcd0f5
+#   text hash     d218c318986350ed
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c6d3cd6380220998
-#   text hash     b326003e0c0b367b
+#   content hash  24b7e21d3659173f
+#   text hash     8b7d7a22abc91d47
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

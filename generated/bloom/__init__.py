@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5f08b2c66baab917
-#   text hash     c3c637006feef618
+#   content hash  06ca6c098d3e52b2
+#   text hash     2aeab9a63fe36970
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

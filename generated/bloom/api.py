@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0d5a2aabc284c51a
-#   text hash     06d3616341396a59
+#   content hash  488feea6c6370201
+#   text hash     60b52c64bf8e9b6a
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f6d5458d4981b140
-#   text hash     8292c2da8c15c146
+#   content hash  8f3fd45dec361fcd
+#   text hash     c6be257a9cdf7acb
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

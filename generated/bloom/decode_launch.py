@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c2cff27af0e9c45a
-#   text hash     52a018f93dd0dc8f
+#   content hash  0a3f3a13763f9c09
+#   text hash     f9085ff98f519c1d
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c41cc7c7441ce68f
-#   text hash     47d1f9abd9baa9a2
+#   content hash  ce4fa7e9dce2f114
+#   text hash     0fb73ebc0f103927
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f2420bea38298aa6
-#   text hash     f0e424500e581c61
+#   content hash  2b645e9dc422744d
+#   text hash     f63e9fc3e9f3344c
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ee1e9f7bd853c6d8
-#   text hash     3bfb3a8ac7c1abc0
+#   content hash  acf7686f8b078653
+#   text hash     817c25d97d0155d3
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9035d78f8458c5b3
-#   text hash     c948c320e1f00e8b
+#   content hash  789fcb5160e04edf
+#   text hash     b8f15e4864519199
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a61b53c0b14b2b20
-#   text hash     305c7f0cfb00f269
+#   content hash  4524eb61dd05022d
+#   text hash     d9872222a6cca5ac
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1f23e67a3413d6cf
-#   text hash     efdfd1e594a79eb8
+#   content hash  f588e6d3b734bef8
+#   text hash     6605538651a8361b
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

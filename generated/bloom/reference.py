@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4b68a9827b761c51
-#   text hash     4cc607e69537bc29
+#   content hash  03a7f20687844f79
+#   text hash     caf6ccc3559fdb66
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  84e4cb25a6c9bcc9
-#   text hash     ca3062137c356956
+#   content hash  0f8cb17acdc1e467
+#   text hash     d8bd9e2e174f17df
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

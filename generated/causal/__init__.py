@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f3a2e94fae026f1b
-#   text hash     0ea3bf99ce673beb
+#   content hash  2ee468b0c7d2a414
+#   text hash     1817108179e78797
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5b68ff8edf75cd56
-#   text hash     cbcdc5269982677e
+#   content hash  aadf221ae056a1b6
+#   text hash     394f70ede99a9392
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

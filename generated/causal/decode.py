@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f90f3a64cf8b24da
-#   text hash     76c89144a6fc5111
+#   content hash  9405885173b7cbcc
+#   text hash     e84106015e9e6b2d
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

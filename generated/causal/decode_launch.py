@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c73b4651d8cae2b8
-#   text hash     1798fca45c62fe2c
+#   content hash  0655b2711df17821
+#   text hash     b8a6ec928eaa223b
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

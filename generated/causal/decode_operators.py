@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b591519b7c3287fa
-#   text hash     eb96c133f2622417
+#   content hash  fc809734b6380489
+#   text hash     3e60ef63efce913f
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

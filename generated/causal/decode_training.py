@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fb3b321040edfd68
-#   text hash     e7ea2e31c0a56680
+#   content hash  cb7e0d3ba2a660ac
+#   text hash     068eee9ad5afadcf
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

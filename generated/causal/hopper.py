@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3f1207bd5b456c42
-#   text hash     ccdbdd0ef377018c
+#   content hash  fd0380d00773cdca
+#   text hash     f635afbeeca1693c
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8c26daa3929c5073
-#   text hash     0f89ecc4c6cab6df
+#   content hash  09ba237e9af0ff5a
+#   text hash     5c28e25e48a15442
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  387bd2b478c222af
-#   text hash     971c698438b4016b
+#   content hash  f3569799f576befc
+#   text hash     52128583baea3991
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

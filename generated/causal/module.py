@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5dca771f34e791d3
-#   text hash     ea3edca839af37c9
+#   content hash  515ebe67c2d82742
+#   text hash     285772065407537f
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

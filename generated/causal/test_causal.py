@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  287eed79ce7bfe19
-#   text hash     41d2d19f446665b8
+#   content hash  4cb0633deb285793
+#   text hash     3a8207051cedba74
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d3ebaa9d27398c73
-#   text hash     b7839752a9c7fcba
+#   content hash  c0328a8895a9fa83
+#   text hash     fd8123d44841ffcd
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0480c978f0c54573
-#   text hash     8ca8966eeb57a3b3
+#   content hash  c0386bd13054f409
+#   text hash     6fcc1e8d84ab1b28
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

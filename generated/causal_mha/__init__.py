@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  adb12dc895628bc2
-#   text hash     2667931206dd8be2
+#   content hash  9046e25b021a259d
+#   text hash     0bc494ba152bbddf
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

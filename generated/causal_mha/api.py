@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c86b1b2cd339f9e8
-#   text hash     0863140404e99b57
+#   content hash  86cc041ab5a7c531
+#   text hash     a92906c55a467fc7
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

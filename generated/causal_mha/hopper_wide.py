@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5bde8ae5f57d362b
-#   text hash     498fd2331b52dac1
+#   content hash  2ce8137afaeae553
+#   text hash     230e4f392716d5ac
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1046e4938aee13cd
-#   text hash     feb863323f5c381a
+#   content hash  6fc307ec36a0b4af
+#   text hash     51f9529fd0e97827
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e00fd39f3c97c04b
-#   text hash     8493e4374a1b8334
+#   content hash  c7ba2518eaf5983d
+#   text hash     cbd0a7e0e07d13fb
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

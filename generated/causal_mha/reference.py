@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1f1c301371a19d34
-#   text hash     5d86d0eba7787aad
+#   content hash  1b3eeeea8472612a
+#   text hash     777f8b176239f982
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0c27dee123b6e340
-#   text hash     4dff684cfe79b8d2
+#   content hash  d02b0862f7d56c30
+#   text hash     99f0ef8adb76ab98
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

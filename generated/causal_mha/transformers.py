@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6f0f9fcfb9be7f96
-#   text hash     a0aa793878d6974f
+#   content hash  22d0b87ac4969f4a
+#   text hash     12f40cb26127f53d
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

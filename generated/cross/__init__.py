@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  886ccd719e4971d0
-#   text hash     f3774063483c855d
+#   content hash  ba45ffe53898c0ed
+#   text hash     b3ea39090eb715db
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

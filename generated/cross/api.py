@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  fe20786576535426
-#   text hash     30c083d7f64ff42c
+#   content hash  2b12072061953c2a
+#   text hash     85a1316f0ab75cea
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3fa77ac672a56106
-#   text hash     8da415008ddba490
+#   content hash  a6a4d213dd90d5fd
+#   text hash     c2387a98eac767ba
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a41c336267ac2668
-#   text hash     9e689d11bc70c4c1
+#   content hash  74c795228716a820
+#   text hash     6bf9a81ae09d7ea7
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

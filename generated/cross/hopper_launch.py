@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e67e206f8b007337
-#   text hash     e88e5c5e2743cdf7
+#   content hash  e68659efb07feffc
+#   text hash     d2be767267c0f7b8
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  66f691a2b27962d5
-#   text hash     9c7dda724f7b5b92
+#   content hash  beeb2cb56245d92f
+#   text hash     99e1cbb73f5f2d6b
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5bc7f2fcd70c0dbb
-#   text hash     0934d3100930a226
+#   content hash  2772c94d0d859fb2
+#   text hash     6163699b436ff036
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

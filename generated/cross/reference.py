@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1e7195579dd281b0
-#   text hash     93c970d3c1c096e1
+#   content hash  0dda29d15bdb2c75
+#   text hash     27b42b69923f07ba
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

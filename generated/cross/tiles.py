@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9c3e79f7ba47ad41
-#   text hash     672256d452d0886f
+#   content hash  6bc9e2c5ca8a76cb
+#   text hash     3c64ab50dbb162a9
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

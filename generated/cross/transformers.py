@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2b09161bfa80740d
-#   text hash     dbe661d26beaafec
+#   content hash  372cb1e439c99383
+#   text hash     70a472da3491189e
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

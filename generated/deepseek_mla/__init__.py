@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  bc6eb75b1c69f668
-#   text hash     17ea17e9e058a2d3
+#   content hash  b471a3b9d37e6619
+#   text hash     f41f4629e4f88506
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

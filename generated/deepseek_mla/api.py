@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  237829b43a4790a1
-#   text hash     f9d70ddf17a9205e
+#   content hash  0c5f86a265019820
+#   text hash     03936167806a8ad5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0d945a3133b78f05
-#   text hash     9ec10ed99b9125ae
+#   content hash  bf99ac117fd042f8
+#   text hash     16f0ade985ed4324
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

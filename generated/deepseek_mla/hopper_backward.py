@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  86aa76d73af07e1d
-#   text hash     5569150396ded3f3
+#   content hash  ec6fa9e88130161e
+#   text hash     35ea6bbae1c29ade
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  aa1ecf9035c2b9a3
-#   text hash     aa467aa1d87a4f0f
+#   content hash  80343ab8b7451f38
+#   text hash     844def5458b529e7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  dcbff2d364b69d15
-#   text hash     c2423560a7ac34b4
+#   content hash  5edaf6ce51b70ea1
+#   text hash     6dbbd9acea5d23a3
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

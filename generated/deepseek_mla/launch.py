@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  64ba9ad49f483ff9
-#   text hash     3f35ccce4ed13a95
+#   content hash  4cb0c4bb2f33df8c
+#   text hash     896022b7edc6437c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

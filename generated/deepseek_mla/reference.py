@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  03eae6c2fa87f046
-#   text hash     dda432bb4462d90e
+#   content hash  025b91181fdeaa35
+#   text hash     4d50f337e22fe882
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

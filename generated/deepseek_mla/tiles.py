@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  af47fc1e2fdbfd41
-#   text hash     e370ac7b357d2985
+#   content hash  f3e111094b79cff1
+#   text hash     5f576d04811ad9e7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  500e185a3aab5048
-#   text hash     19af600146eec70d
+#   content hash  a38bded51c4bec57
+#   text hash     31a7c0941ba14503
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

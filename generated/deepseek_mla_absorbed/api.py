@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  796e7b325d6b0852
-#   text hash     25215d4cc1712c37
+#   content hash  42c01a37fe45e060
+#   text hash     cbde986e0412c5a9
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  77bef116d21a1ab8
-#   text hash     2c63bea0131eb2f4
+#   content hash  3f3ccbad5b719765
+#   text hash     676af546c37b0a0a
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  87f3eb45b3cc1734
-#   text hash     854ec7fe0a097d45
+#   content hash  8cbd0785980cf25b
+#   text hash     e4684e9644ebd2bf
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f7e1e1520c3c6060
-#   text hash     d6470752b4f55961
+#   content hash  0182e5caf56aa065
+#   text hash     f8e8f7ab051d6515
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

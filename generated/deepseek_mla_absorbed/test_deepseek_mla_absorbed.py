@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  9c6e7d1e3f6c6bf6
-#   text hash     9c50c5d2a3ef751a
+#   content hash  fe146bf6132ba8a5
+#   text hash     9e43f450052c3ee9
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  05be98da7759b7da
-#   text hash     c88ec5e089b132ba
+#   content hash  d7556e377d4ae4de
+#   text hash     a3d4fd1a057e397a
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  782b26a777c2e0f4
-#   text hash     51ae942162a65f87
+#   content hash  c73c5b82172b3564
+#   text hash     d49bf9478fa46d6a
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

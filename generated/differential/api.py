@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d992c50ab8af69a6
-#   text hash     b7354965adc37f0d
+#   content hash  e4a676a7df3a45d1
+#   text hash     cf7f9653b13d4fa7
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d8ce4a22be017273
-#   text hash     969301d5e310e91f
+#   content hash  0897983e1a21cbdb
+#   text hash     028b2ae350f61fb4
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

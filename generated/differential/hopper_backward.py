@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b2b9269c2d36e759
-#   text hash     f53299111bdaca63
+#   content hash  6cb45eb7f30c6c13
+#   text hash     4dbb18b4c52b0c9f
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  49769015ea6c5159
-#   text hash     9f842e9744c58a35
+#   content hash  1e0b6e83277ce0f4
+#   text hash     2a3e119a410dcefd
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c3ab19613861eb4f
-#   text hash     50eb3b2cf54f00d0
+#   content hash  587127b60e259384
+#   text hash     4467d47be1cf2385
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a8bcfbfdbdfa80a5
-#   text hash     2376c8245f4cade9
+#   content hash  e92d2d0d3646bdca
+#   text hash     49752c80e8b3011d
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

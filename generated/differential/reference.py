@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  489c9075e9d9c095
-#   text hash     ea338741051ac798
+#   content hash  c32bc4b1ebb217b7
+#   text hash     e08164bb46b67336
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  79145daa6c9c28c5
-#   text hash     a20b53b87920ced3
+#   content hash  8cd963a76e6be4d1
+#   text hash     855ba2386e43713a
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e2d61146e2b4fd93
-#   text hash     c606f6267f4a4305
+#   content hash  419faedd705c182e
+#   text hash     520336670d034d87
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  909b534ca6322a9a
-#   text hash     950d605a150f17b0
+#   content hash  251b121b5dc2d9b3
+#   text hash     54a50a92513de72e
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ddc5618ad9dce1e1
-#   text hash     a1c55862ec187d9e
+#   content hash  85c82fed8ef90fea
+#   text hash     aa0854742fba28e6
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

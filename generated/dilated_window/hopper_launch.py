@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  de104fe0582fd63e
-#   text hash     518d5b90fd88d75b
+#   content hash  b9b94a3d372703e2
+#   text hash     b6bcb156ab9435bd
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

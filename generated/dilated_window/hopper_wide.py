@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  165c47d1cf1462c9
-#   text hash     bfcc7a062f0b2964
+#   content hash  410a3c7e1bfe292d
+#   text hash     fc15107629679629
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

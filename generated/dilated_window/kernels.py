@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  bbca87c89baab4e1
-#   text hash     6081f19cc33e451f
+#   content hash  aa8e525c67f94dc0
+#   text hash     f097e510132d98e6
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

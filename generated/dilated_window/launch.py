@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e36ab8ef1f9f5532
-#   text hash     358022f51d564e11
+#   content hash  ccbbb95596002292
+#   text hash     47a41b4f36779450
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

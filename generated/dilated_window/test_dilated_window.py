@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  1730c6713554b28f
-#   text hash     fbf8f4d8d865c48d
+#   content hash  5c13bf9ff3580362
+#   text hash     1f9ba6c0f22e3072
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

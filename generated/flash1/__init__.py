@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  3a46f6e82be570c7
-#   text hash     bc65f8acc37b9e4d
+#   content hash  29e25df7b17fc1d2
+#   text hash     24a6b7f889a54ea9
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c27404bd6cd31fc5
-#   text hash     16eeb601f93456ae
+#   content hash  890264a1ff5a3a05
+#   text hash     4aecb8c1af819a94
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  eee067d696862c71
-#   text hash     3861c32274ff2365
+#   content hash  b4dc96869ae74cad
+#   text hash     8c1622980fed0bce
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8a866845d6c57375
-#   text hash     b3df87bc99a0a529
+#   content hash  202ccf26126518b4
+#   text hash     857e62ea7b0fe1c2
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  abfe7598f42f1930
-#   text hash     c389153ac50cb66f
+#   content hash  f0c8e2302518e42e
+#   text hash     80ccc01ff07cb479
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  cefc6063c019546f
-#   text hash     faaacd2ff007b8f2
+#   content hash  aed53e8a6d3f59f4
+#   text hash     32faaa9892f5dd65
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

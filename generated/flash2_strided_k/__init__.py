@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  99a1bb71b4507c2c
-#   text hash     839564605fe23507
+#   content hash  e56676f070dd7fe2
+#   text hash     45fe9a76654c6e19
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

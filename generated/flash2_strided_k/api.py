@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  7be485d13527f561
-#   text hash     c0de5a5408d70b48
+#   content hash  23916241f3a9fcf0
+#   text hash     5d896cac8416d646
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  58182f1025eb2515
-#   text hash     e3a5dc86af39342f
+#   content hash  7316602d47a4dcc2
+#   text hash     e63af4cc42ce1930
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  6fcfc709d744f4fe
-#   text hash     60d7e5e6d656403a
+#   content hash  74a3606aef5eaec2
+#   text hash     062830831062b309
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

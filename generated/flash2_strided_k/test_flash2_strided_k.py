@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  a3efe9f28b0b4fea
-#   text hash     7bd41e341ae43325
+#   content hash  553334e8b87f2c44
+#   text hash     b589580ce2ad10d2
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

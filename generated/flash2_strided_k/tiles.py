@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  5262b9306094462e
-#   text hash     1aa1d1ad28163ae2
+#   content hash  d3a116874c6faebf
+#   text hash     2aa046261b26aa29
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ea15a532194a33d5
-#   text hash     6c809ddc6ca78287
+#   content hash  dc1a6d3486224b21
+#   text hash     87340ec6543f0e96
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

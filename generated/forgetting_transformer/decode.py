@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  1f4edc635d5b5ca9
-#   text hash     ea8aa1fd5b9fb2c8
+#   content hash  5cd327909d20896a
+#   text hash     257a6d5340ce92c6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

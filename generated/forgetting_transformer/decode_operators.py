@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ee4c63ff627dd832
-#   text hash     8a06bdad4a58fbb0
+#   content hash  89659751f275d49a
+#   text hash     b221ba9720a6198f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

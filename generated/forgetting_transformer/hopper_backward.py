@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d00e1e7c424edbec
-#   text hash     5373c0e538620b54
+#   content hash  e3f4fbe34a7ec5d2
+#   text hash     982dafc1b851f1c3
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

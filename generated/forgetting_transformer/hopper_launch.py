@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  aa85c60e4d648d11
-#   text hash     078b969e0dc00089
+#   content hash  650bb0882252e63a
+#   text hash     47c4b56ef74182f3
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

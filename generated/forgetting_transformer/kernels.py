@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9787a2af1fd3299c
-#   text hash     9a9e5d828420361c
+#   content hash  a2d91164cf693a5a
+#   text hash     b988ed3b3602c002
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  03a45d548bc4d1f8
-#   text hash     13842d91f8b36e68
+#   content hash  914add8ccb0c84d2
+#   text hash     22827ff6dca5cddf
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

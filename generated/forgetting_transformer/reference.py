@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  40546e4253937633
-#   text hash     cf4bdccfc58cc5bb
+#   content hash  daa9927de82a2b25
+#   text hash     745cb5486805b27a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e63398c2a8cee420
-#   text hash     c5e21fb2068e2f6b
+#   content hash  4d89dedc00b5da7b
+#   text hash     c38b5bd24dfae559
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  11f1b89ff3f2109b
-#   text hash     25a259f75547ef70
+#   content hash  d0c1d7501c085113
+#   text hash     78a2b29374ad1511
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  397504deed1a0907
-#   text hash     78764c47ea873231
+#   content hash  2351675550261b98
+#   text hash     c65b71aabae33954
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  13e0549734a230f3
-#   text hash     601b6cd7cf4a685e
+#   content hash  bbc2412c596cf71e
+#   text hash     daf85a4078d2653d
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  585f2acc84ed6487
-#   text hash     de1ce5f9b712afd5
+#   content hash  c92d72bc26e5f1f6
+#   text hash     da2520bb21f8478b
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

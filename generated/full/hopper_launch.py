@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  dab401b599a9e9f0
-#   text hash     b21d3465f66e80aa
+#   content hash  b682eb85b1b0d082
+#   text hash     54b87848e5debe21
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c0af5e6baa2af34b
-#   text hash     e47627fafe88f397
+#   content hash  f733405472c3bffa
+#   text hash     601e5fb61a81b183
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f68d2518279e0f68
-#   text hash     1b749226c9228cbd
+#   content hash  057cc425bc7aad7d
+#   text hash     1bfe1c152955d6cd
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  170e9345d45b83f6
-#   text hash     4f5556a0f805e93e
+#   content hash  e0dd7feea8494bba
+#   text hash     2a6b3fb220d740b0
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3f24101eba1c0bd3
-#   text hash     35db4e0616423d1b
+#   content hash  f3018dc46f0b789e
+#   text hash     6c319638ddfe84aa
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  06e956c86cd899e4
-#   text hash     66d55954e3486775
+#   content hash  608cc4e722f44ffe
+#   text hash     2a95e0a0b7cf3e41
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5e00efd91bfafebf
-#   text hash     5cf368f7d64452c0
+#   content hash  633337b33b4b7ca7
+#   text hash     85c55c97d0714750
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  95533bfe1a7af0f0
-#   text hash     d0c39340ef11d0ad
+#   content hash  1c03c75750f9d6a6
+#   text hash     dadb2cbb531cfbfa
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

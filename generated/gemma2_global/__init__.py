@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  91794dcf2ea08a5a
-#   text hash     f2e1198a7f946abe
+#   content hash  81c4a6ca6e521f5d
+#   text hash     5c38b46203ce2b37
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  fb5371a8fcdf416a
-#   text hash     06f5093ed0715750
+#   content hash  339df524881049e2
+#   text hash     0503a16f0737813a
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

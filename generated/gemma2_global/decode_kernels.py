@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6ea4e49c897c5a52
-#   text hash     c0f63b0029785b1c
+#   content hash  0e2e512cbd87d134
+#   text hash     7d2978b8b09b0310
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

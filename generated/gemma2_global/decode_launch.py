@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f05d66d20797beb3
-#   text hash     e44b9456d406b5d5
+#   content hash  51896af0a143f722
+#   text hash     d075b3817b23ac0c
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

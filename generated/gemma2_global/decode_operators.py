@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9b205c17b6d7f613
-#   text hash     cc5698b3cb4ed52b
+#   content hash  cca60fb0f04f28a7
+#   text hash     efd9708b8c46a4ca
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

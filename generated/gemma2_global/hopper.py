@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  70b10e438b32cc0b
-#   text hash     c5a5556e6a8bb6e7
+#   content hash  9c18d7e171f9929e
+#   text hash     cdcaa251b754349a
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

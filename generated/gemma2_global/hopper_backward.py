@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ee19788d0e6161e4
-#   text hash     bc65d38ce302562e
+#   content hash  460ffe7ef8a3dd52
+#   text hash     73b6e1b0f14cec81
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  428a89a23d42ad6f
-#   text hash     31a2eb91d6382097
+#   content hash  c56eb2241a8348b0
+#   text hash     e64bb8c76fac3762
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4722fd071a8969d2
-#   text hash     c4476f89f338f640
+#   content hash  f2c7a5b91298b1d8
+#   text hash     189cd8eff45ec7c7
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  09823973cf2ad28e
-#   text hash     f5b6f9e69aa94e96
+#   content hash  2e78835a4850655a
+#   text hash     bbcaf6afd932af5c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6529d94e82b56861
-#   text hash     c3b2f1ac683d7c33
+#   content hash  f223fddcf04f8a2e
+#   text hash     04b836d8ef6664a9
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

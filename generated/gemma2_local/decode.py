@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  056ab66cb90fb4f3
-#   text hash     c00acfbdc3b337f7
+#   content hash  009ad92bc8eb613c
+#   text hash     c8ea0662ba2b63be
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

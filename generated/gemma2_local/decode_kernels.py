@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  cb7e6ce5b7fb3ffe
-#   text hash     94313ee99b407e2a
+#   content hash  1e24341bb17c7662
+#   text hash     fb108ff2705770ff
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  eeec312ed452f962
-#   text hash     eca8f1cc33d26a69
+#   content hash  50b501d134d14263
+#   text hash     94939c0068c714ce
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d4900703f4e95297
-#   text hash     76d76b01c8ae587b
+#   content hash  3d9f36fd224cc050
+#   text hash     7e17efb3f75dbc90
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6cd6467cbfcd3d58
-#   text hash     a56a3d816be7a37b
+#   content hash  43eac767edf1e7d8
+#   text hash     7b023b422640201e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

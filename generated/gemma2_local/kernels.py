@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e031faf0f3945c26
-#   text hash     7dee9d4202da6e6f
+#   content hash  64d5e4f955f434e5
+#   text hash     7a48abf5d2958268
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6986b7908dbfea08
-#   text hash     e488962aab270d24
+#   content hash  9bfb668cc462d550
+#   text hash     6b80d8a0c6949baa
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

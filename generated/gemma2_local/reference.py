@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  79201c2f624e4a7f
-#   text hash     c52c5781ac17ada2
+#   content hash  85310333aaa55bec
+#   text hash     e38e601444bed7fc
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

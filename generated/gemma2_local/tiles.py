@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8906b9aadcdd2b0a
-#   text hash     d97d5276c02464b1
+#   content hash  f1b786c9734963f0
+#   text hash     1f2100b5beb39b74
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b927dc3ece307af3
-#   text hash     7f43193c41983335
+#   content hash  b9e8732776751aef
+#   text hash     68c0c42f057179ee
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  03c06171c988c9cc
-#   text hash     7d543d073c3199d2
+#   content hash  0bed7af6b76c3322
+#   text hash     ff6142873fc28019
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

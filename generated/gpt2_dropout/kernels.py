@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  bdda718b3cc212d8
-#   text hash     9a2344a28a67208c
+#   content hash  619ce7b393b8560d
+#   text hash     93dcd64a51c1b561
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

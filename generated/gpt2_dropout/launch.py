@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  8abf99d97032b681
-#   text hash     7f5caaa3e190113d
+#   content hash  2d97c6b683808dfd
+#   text hash     016faef90b6b55fb
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a4998a6b1eb4fd16
-#   text hash     827b854ffd658019
+#   content hash  b8e2bd048a247b64
+#   text hash     60e156ffd42f8bf0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  95d8a6b7b3851765
-#   text hash     2fba99500968d6e7
+#   content hash  b2584378bdda7ee7
+#   text hash     35a92aed8c303ef7
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  12cfc5b3b572104f
-#   text hash     79bd8a1dc60ee613
+#   content hash  176607735444b4f2
+#   text hash     bfebe6fd4b622627
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9fbf8a30be70fae2
-#   text hash     aff5bb3f91c40f45
+#   content hash  a261a0e8fac9f183
+#   text hash     869e78bd1bef3050
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

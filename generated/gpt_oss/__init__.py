@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ac282169b03cc7a7
-#   text hash     b99bfad85d9a452d
+#   content hash  221c2f4ab25b38cf
+#   text hash     fa20f1209e970bf9
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

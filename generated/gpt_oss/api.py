@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0391b4724957cf4c
-#   text hash     0d757e2d39380c8a
+#   content hash  a89ff3c1e6c6f4ea
+#   text hash     5a8eff308ed4728f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

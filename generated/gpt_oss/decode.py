@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e037de11b154bd35
-#   text hash     c8a58d7e3973353d
+#   content hash  942900d621fcf032
+#   text hash     b9ba4a09ef452446
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

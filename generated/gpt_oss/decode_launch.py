@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3a77d418674c0a6e
-#   text hash     30d5b2dcd5751c99
+#   content hash  ed85004a9ffcfb57
+#   text hash     33facaa87fc0baa1
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

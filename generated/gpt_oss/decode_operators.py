@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9fecce323ae37f29
-#   text hash     cae7d0a755cd1878
+#   content hash  86290cbc0185fd99
+#   text hash     12c2d4834d3e4449
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a625d45deba2f438
-#   text hash     944a0a2157c12920
+#   content hash  669bfabb6349a906
+#   text hash     9f5a0ab8c96e7047
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

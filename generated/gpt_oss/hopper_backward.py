@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3e7db247a6cbc769
-#   text hash     7ad6f6b409ca6c3c
+#   content hash  0eb7e8846e43befa
+#   text hash     bb5039feb6aa28e1
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

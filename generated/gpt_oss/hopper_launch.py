@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  15c3364ac8992357
-#   text hash     1c0c86738447ce38
+#   content hash  1a8055d2ce606f63
+#   text hash     206706cb13aedc08
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5a38a42f3c0f69e4
-#   text hash     410fc34ff7317eaa
+#   content hash  347a905d379e9ca7
+#   text hash     82bfd8ecb67b173a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

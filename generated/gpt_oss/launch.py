@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4a091565d0e8ccd0
-#   text hash     d32f5e817ec8fe44
+#   content hash  96746737c5ff1863
+#   text hash     ff35f2cdf61871f7
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  22083300ea6e6b95
-#   text hash     25653294248912b3
+#   content hash  48dbd25f03a0d608
+#   text hash     b3615a89611ccc12
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

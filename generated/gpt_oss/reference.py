@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b5505338d1e7d40c
-#   text hash     f1639f62e2a37e2a
+#   content hash  9f1c4a56d30cf433
+#   text hash     624bc995bb9a376f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c37120beb72acae4
-#   text hash     9e0a58c8c76100bb
+#   content hash  39207bd3e5beac37
+#   text hash     d77f6e7f776359ea
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e88f9bdbe3544bde
-#   text hash     3e846ef23ec16817
+#   content hash  47ac7308968fff6e
+#   text hash     87b056661107db25
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

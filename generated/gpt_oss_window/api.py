@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c51e3ce31bc5a42d
-#   text hash     9e015739076cdd48
+#   content hash  8eaa9bebb280954b
+#   text hash     9b90dbf3106a88c4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a42fc8bcb1201a4f
-#   text hash     dc7147b4b83d0253
+#   content hash  3983219dc1471692
+#   text hash     0b96502d82d4ac69
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

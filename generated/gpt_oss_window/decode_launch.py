@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f14bcda69b03c03b
-#   text hash     7dae0a65b1e27c9d
+#   content hash  10173a0d2e1ebf16
+#   text hash     3db780a73e66f2a3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  104a6abbfb24b929
-#   text hash     221d6f7969e2d868
+#   content hash  b00e9959ac02e0fd
+#   text hash     0974bb459f37554d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

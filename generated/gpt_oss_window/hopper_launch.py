@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8cdbd12742b3294e
-#   text hash     f2eaaed133aec3dc
+#   content hash  af4b9aae5260bf02
+#   text hash     e6b6eeba83be707f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

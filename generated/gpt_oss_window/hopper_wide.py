@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  723ca097a5d0eddf
-#   text hash     11c0314289cfa7b5
+#   content hash  bec9b7ff816e2e8d
+#   text hash     f416170e75869d86
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4bb4edabdd21e264
-#   text hash     fe980665c8dab099
+#   content hash  84ba293af6e2f97d
+#   text hash     5822b3b5e45339d3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

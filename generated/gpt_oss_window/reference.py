@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  90516ac5d662d639
-#   text hash     79ffbd1787561434
+#   content hash  4ee129c199520a19
+#   text hash     97f6441f75afab69
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

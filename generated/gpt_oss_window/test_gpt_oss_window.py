@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4fea16c984dab9fc
-#   text hash     30b01de7a0f0c3ae
+#   content hash  8b1c545fee812e1c
+#   text hash     cd084763f90d2afb
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  32c5684224637e87
-#   text hash     18fc2af9d50a165d
+#   content hash  ed4be3062c1f61e5
+#   text hash     65023e881ddd7112
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

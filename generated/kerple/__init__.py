@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  997aa5c1672d43cf
-#   text hash     2171c9cd96f20c29
+#   content hash  db79bfa3ec00a3eb
+#   text hash     2738232fa295c1a1
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7b299d5871177f4d
-#   text hash     e255f702ba47a26d
+#   content hash  be90a172031efee4
+#   text hash     a83fc76f3c28e820
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

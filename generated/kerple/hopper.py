@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  caa3f17938eac746
-#   text hash     e70b87a542fff678
+#   content hash  f443e04f0e733ac4
+#   text hash     55ed3fe860553466
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

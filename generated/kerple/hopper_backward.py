@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  806a92440075f1a5
-#   text hash     8eaf5493b8a195a9
+#   content hash  6ec5ab9e11c152dd
+#   text hash     5a7957a638e8c913
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

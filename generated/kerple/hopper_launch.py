@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a6b3445f23673e14
-#   text hash     f6a0f7d28bcd9c87
+#   content hash  22dbaca765213da1
+#   text hash     1b8533d4ec9f269a
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

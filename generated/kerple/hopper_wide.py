@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c6fa84379bf9f85c
-#   text hash     674e8b98566a4417
+#   content hash  d489b82aa6d85502
+#   text hash     ae1c2f13d2960085
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d728dd1950bde3f9
-#   text hash     900a3c6a65fac168
+#   content hash  91629764196f54ce
+#   text hash     320a42c0ffcb3d14
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

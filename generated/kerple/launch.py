@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f3d6d9514282e22a
-#   text hash     d3b13507eb6f48be
+#   content hash  1a00d53fe77f7b62
+#   text hash     075c57d28d87efde
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

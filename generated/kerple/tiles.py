@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6dd7c37205dbd725
-#   text hash     0def34c3213b42f2
+#   content hash  e83f81a3e99c6123
+#   text hash     158015171f0afae3
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

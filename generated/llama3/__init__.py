@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  76a7916da607014c
-#   text hash     1445f5bb8cb6fa16
+#   content hash  038f907c955fcb1a
+#   text hash     5acca34da55c5fb5
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  831ad305be8ed926
-#   text hash     2b7298f81dcf10d8
+#   content hash  5a8d42b8a0122e75
+#   text hash     3dda551be464ae0c
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

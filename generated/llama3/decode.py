@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5db279e856ac7673
-#   text hash     0c6b2608615b3800
+#   content hash  ef89f31a72a5e594
+#   text hash     1409686720661aea
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

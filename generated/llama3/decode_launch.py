@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6d993d45a757cf35
-#   text hash     f4bd226525deb948
+#   content hash  53abcf909437a24d
+#   text hash     c704c410e09afc87
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

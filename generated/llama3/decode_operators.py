@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  aece87422226958e
-#   text hash     64a8d1f1fe439e68
+#   content hash  2f327195921cd34d
+#   text hash     346187c8e3d1f9e3
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c5c24e01063bf7f7
-#   text hash     fb27578f16d323c6
+#   content hash  0f9d052ed8fd29ab
+#   text hash     4d8eaf067999783f
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b2f123316b0a19fb
-#   text hash     3c9b6963208ccfd6
+#   content hash  2f0e6ee50071bf22
+#   text hash     f4274a95ef51a559
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ae554254eb0edf15
-#   text hash     32bb34ea1b75406e
+#   content hash  c345d86cc72b321c
+#   text hash     d24261a5c298d1e6
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1c948f498d29fddd
-#   text hash     ad1f69853c839ef9
+#   content hash  502c0aad83ad1a5a
+#   text hash     e42e7fde1451c1d5
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

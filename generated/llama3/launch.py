@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  86392ea62ff68ea4
-#   text hash     e2fa024ecf4e8ade
+#   content hash  1a3ced8328ce06d5
+#   text hash     a53ea6ea1d71d38a
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

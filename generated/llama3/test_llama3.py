@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  864c2b3b9a8facea
-#   text hash     2ebc0b5685fbcb42
+#   content hash  0fb12a9994fcaf83
+#   text hash     c677b80834182878
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

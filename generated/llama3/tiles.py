@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2f1d3c03bbcef51e
-#   text hash     99e5dfcc0d3294db
+#   content hash  21541a85c25eeadc
+#   text hash     19b9b8fcbfa894b7
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

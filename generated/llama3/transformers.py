@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1b317fbc3f3bad80
-#   text hash     d9622f14dddcfafe
+#   content hash  13192197cbb1bc9d
+#   text hash     96e04cf068a0fb5a
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9614211cd7427044
-#   text hash     a3f3da142f183760
+#   content hash  57ade8121f7564c1
+#   text hash     af654123aab7d0f0
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

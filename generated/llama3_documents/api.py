@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  387d54610d9a6521
-#   text hash     dbfd44392accbbb9
+#   content hash  41f3d058981a4c82
+#   text hash     51847916af56e360
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ec042397bd336de9
-#   text hash     6e8b49dbc306fe0f
+#   content hash  56de82b10a553bc8
+#   text hash     0179118e8f292203
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  2a58d6df35acf772
-#   text hash     ef73521d9af07f70
+#   content hash  10696e3ba9978cb9
+#   text hash     c0a7bd44fdeb903b
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

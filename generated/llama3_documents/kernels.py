@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c94049739da9d7cc
-#   text hash     3c27be67c30538e6
+#   content hash  c90ad32faba2fa38
+#   text hash     0332290e0a2b3faf
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  dacee81afed9309c
-#   text hash     0f09b8562ffd7360
+#   content hash  36323665368d19ba
+#   text hash     925a27754ee16202
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

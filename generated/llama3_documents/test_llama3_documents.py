@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  628d788eb426f287
-#   text hash     270f240b772e5ee6
+#   content hash  7a8cc57f5f20dcb7
+#   text hash     1ac39a3e1f1a79c8
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

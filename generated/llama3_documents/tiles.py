@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  624f998697a2594b
-#   text hash     205ecd02ac048cd1
+#   content hash  979b0dce604fbcb9
+#   text hash     450ecc7e8ff3340c
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  fb9966b82cc3c581
-#   text hash     ee9df9988e5e1fb2
+#   content hash  08cb1255cce862cc
+#   text hash     94ee44bfe8b0ca0a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

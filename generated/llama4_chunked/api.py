@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d683d4d7141e5c15
-#   text hash     a639f9eca7672a4e
+#   content hash  b524ed05a2f88767
+#   text hash     9034e65307414ba3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

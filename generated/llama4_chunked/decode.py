@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8338ddadac9666d1
-#   text hash     542636244faaca1d
+#   content hash  9243676b40f8a5b7
+#   text hash     72265e5ed3e86e2b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d2d39b9b6d901f91
-#   text hash     45f6cba76ac304f6
+#   content hash  32ab282e32fb54a6
+#   text hash     0cb1e9da17767c86
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

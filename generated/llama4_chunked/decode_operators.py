@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4b506f7cab8f6b84
-#   text hash     76ca8b909913afec
+#   content hash  39e7f28de3c45a6a
+#   text hash     aaad8c6878cac366
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6864a2eea41a4dbc
-#   text hash     5a42b506a2395dda
+#   content hash  405137037f8afac6
+#   text hash     ef5b9603d5e9273d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

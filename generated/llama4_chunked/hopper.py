@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  30d7231892f0fa56
-#   text hash     3bd2a3951f025948
+#   content hash  9564679d575c69e6
+#   text hash     4cb744cef9f6fbea
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b0c4fb11b6bc643e
-#   text hash     d8c8cc2eae6db81c
+#   content hash  bf5af80cafb7d5a5
+#   text hash     eb2c9a0203b3b974
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  fe818426a698d9b3
-#   text hash     388f9dbf764d8fbd
+#   content hash  aaf1384c4f1c24f3
+#   text hash     32feecbb9ca34316
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

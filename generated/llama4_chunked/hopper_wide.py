@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  66f2e6b07a689f67
-#   text hash     785170615f42286d
+#   content hash  407bdbd63f81579d
+#   text hash     c31dbac9610c441f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3649954019c05913
-#   text hash     e1018ec75c7c4c8c
+#   content hash  ef5aba529cf1365d
+#   text hash     958699b3354df69b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b541b758c6c118cb
-#   text hash     641a040503391eff
+#   content hash  d5da7cd03dcc84e5
+#   text hash     5088b906859ca799
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

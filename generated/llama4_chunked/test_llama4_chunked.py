@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  14dc8379e533d136
-#   text hash     687bafa0e3bf7e47
+#   content hash  0039d4dbc4fe100b
+#   text hash     448913b6e6676220
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

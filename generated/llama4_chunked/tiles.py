@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4f96e5a05d831978
-#   text hash     6b665be8e1076af5
+#   content hash  63b1e5f417ed8124
+#   text hash     9a6559bca906487a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

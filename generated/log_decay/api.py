@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0b344155a9a8d67f
-#   text hash     9bf3626ee556327c
+#   content hash  2026599759845c3f
+#   text hash     4447c85bfc6fa904
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ef32ea129d855a01
-#   text hash     55ddf1ee2b63f005
+#   content hash  1bf6e76ce9672a68
+#   text hash     71c3c7cc88830454
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

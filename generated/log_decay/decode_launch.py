@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  cc65008319df00f5
-#   text hash     cca441841f2608e0
+#   content hash  ce2b582bfc8654c3
+#   text hash     9491c058c6a80c75
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

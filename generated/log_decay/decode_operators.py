@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ccbb42566df4f3e1
-#   text hash     eb72d206ce9d371b
+#   content hash  d93423ae0f974263
+#   text hash     674eb7f17d637821
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

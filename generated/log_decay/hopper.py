@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2a090d7a7a9a6600
-#   text hash     2654e9f83204ca8f
+#   content hash  11ce45663e13ec63
+#   text hash     0a4fc739866ba655
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

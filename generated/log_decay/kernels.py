@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  515de109684f4233
-#   text hash     1b6f190b4d8d336e
+#   content hash  da55e289382b5ac1
+#   text hash     5c0ded9f250cd124
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

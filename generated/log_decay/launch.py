@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  956528b074d5fae5
-#   text hash     e8b73d077d81ea8b
+#   content hash  47fcd79cc1cc919b
+#   text hash     3b577782c4938b85
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

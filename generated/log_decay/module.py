@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f1432210724a01f8
-#   text hash     41562226db1d2f18
+#   content hash  896323f18aeddeef
+#   text hash     edea524b4a754b59
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

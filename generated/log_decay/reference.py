@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e74b1b44e3418f20
-#   text hash     8232b13d7c19b517
+#   content hash  45bf8817c42c158a
+#   text hash     9d87ae34d61a4e35
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e1f280f703e3e2f8
-#   text hash     93f903983e988e4b
+#   content hash  bf7048d35375643c
+#   text hash     3aca16dde957dad1
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0536940d9d074966
-#   text hash     3dc98b8c8de82799
+#   content hash  4a6cda60e0fe9024
+#   text hash     0eec73f1d238beab
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

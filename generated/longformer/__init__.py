@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a624c07533fbac04
-#   text hash     af4b94e008a1624b
+#   content hash  3d586d847a80401b
+#   text hash     706719f1fb9f4e0c
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8df5e2082187f451
-#   text hash     56677addea55a40e
+#   content hash  be00cbf7dd8bde4a
+#   text hash     3a51a80952fbe1bd
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

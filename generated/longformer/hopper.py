@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6e6eb85548882aac
-#   text hash     4d221fd363c8f2da
+#   content hash  0688991559e5fe0c
+#   text hash     467eeb23cfb26986
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  cd78561cc2309840
-#   text hash     681806b6a12c4e0d
+#   content hash  0e5dc62468b4b33d
+#   text hash     edb61446823627d8
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

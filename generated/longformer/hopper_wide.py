@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5b6a13b88e66db92
-#   text hash     ea874616b7033e8b
+#   content hash  301aac37cf8f21ae
+#   text hash     160a038d7399de62
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

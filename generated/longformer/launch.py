@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c932311d29860364
-#   text hash     9a4d2429f00e03cf
+#   content hash  79536dba86062c2f
+#   text hash     e218fc0f13951c04
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

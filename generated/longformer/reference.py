@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  7d73bfc62bf7eac5
-#   text hash     36f45025fa5c487f
+#   content hash  ea5a0c2827b48d34
+#   text hash     87e4b330d30a8a56
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c4738c1f70d8d2e8
-#   text hash     10df930721d6ab52
+#   content hash  b4b7b52b774fdf51
+#   text hash     65fb99cb643d2fc0
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d4a31c191033df5f
-#   text hash     eb08c2c6e92f4302
+#   content hash  4f4b60f91e5e4519
+#   text hash     e814c16665685398
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

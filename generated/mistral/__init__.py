@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e12b507ad18b42b9
-#   text hash     391a1805c75efda6
+#   content hash  33aa54f48c745907
+#   text hash     7c2684008faaf938
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

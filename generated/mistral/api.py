@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8b781531df6fac0f
-#   text hash     3f30a42452a75b9e
+#   content hash  ebaf511971600924
+#   text hash     fb42ea3f5285841a
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

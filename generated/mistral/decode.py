@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  62b99b5272bdfdd2
-#   text hash     517a5ebaabed6641
+#   content hash  829351b2a83fb399
+#   text hash     1f0eccea4b412aed
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f351a49575b27bb6
-#   text hash     475e21cb4acb7936
+#   content hash  8bb255d71ab59957
+#   text hash     6106b5d6fe67d459
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

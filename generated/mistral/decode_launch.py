@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  367bcc2f7563fc67
-#   text hash     6db3ad75045b873f
+#   content hash  2e76d16b4cbd339c
+#   text hash     09dc51e5cfb879f1
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

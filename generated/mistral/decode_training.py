@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5012e7a4efb74326
-#   text hash     0a09900d6c14ccb9
+#   content hash  886938f0c96854d7
+#   text hash     101b7f3a20817f42
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5007fe27d1268ed5
-#   text hash     d08333195aebf9e3
+#   content hash  baf1b8f133c5c7f9
+#   text hash     7f3ca5e0aba13bd4
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  130a511131f1c73f
-#   text hash     1045e715a27badb5
+#   content hash  799464d7ef2f5d20
+#   text hash     bb75c1d9819e8c42
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ec539a55372eec2c
-#   text hash     00659e3829b07646
+#   content hash  eb76dd68884cc853
+#   text hash     9bd91ff75d59b2c3
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  fa69ae09c7209656
-#   text hash     2ff6c1b83fab07f3
+#   content hash  eb6384059dc5cca9
+#   text hash     f38b8a5a0153080f
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

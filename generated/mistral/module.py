@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d1729858b4ee8835
-#   text hash     e10ac175d6267d81
+#   content hash  dba881c28f23607f
+#   text hash     04e4125226581de8
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  db8da930451aafc4
-#   text hash     88b7ab23036b2809
+#   content hash  3ebf294ad45ac586
+#   text hash     676f2e8215555e15
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0c9f433b59c02368
-#   text hash     49eb03d59bfa397e
+#   content hash  2cdb2becdaff30a6
+#   text hash     6001ee426efc81b3
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

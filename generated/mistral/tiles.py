@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0f2f3ff73a4449a2
-#   text hash     c628bcb41e1f61da
+#   content hash  944ae25e5dcfb9b0
+#   text hash     75a3d32ccc8e2820
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

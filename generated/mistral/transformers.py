@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3d46a969cc5a57d7
-#   text hash     3053b40e37066a88
+#   content hash  ac0c616f37af1338
+#   text hash     0563ff429d5d38aa
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f3f335ad3470ce89
-#   text hash     dbc39c1fff493aa8
+#   content hash  5e245d573f80b6b3
+#   text hash     8cac25f98295e2a9
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

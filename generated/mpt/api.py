@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f47e035183fdaac4
-#   text hash     a0e335b8e73f5c17
+#   content hash  ee3e480760128441
+#   text hash     3734e9d97ab85a48
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e16b628b1282c5d4
-#   text hash     859d38310abd6f19
+#   content hash  d922646f68e81225
+#   text hash     4ca4c36e99cd860b
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  32477bc372d48e62
-#   text hash     5f63c7c23fe2f050
+#   content hash  ba35ff1bea6e5059
+#   text hash     db872f164e007f7e
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

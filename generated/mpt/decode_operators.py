@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7a4ee8e2989a0b37
-#   text hash     1c8392a0ab0fbb66
+#   content hash  0ca37d5183ea3313
+#   text hash     46d0d8a98c469be1
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

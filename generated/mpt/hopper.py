@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  64faf8c4b0c74958
-#   text hash     9584b64498f96ef0
+#   content hash  61bf6c01621d5bc9
+#   text hash     1cf57fcd4e1eb471
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

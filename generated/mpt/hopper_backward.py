@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0282ff76bb1a0072
-#   text hash     ca0807e03b4c6cd4
+#   content hash  0468b4e9326aa400
+#   text hash     d79d8dedf54ea372
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

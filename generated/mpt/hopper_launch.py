@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6325422a7ba146e5
-#   text hash     8eab4550583c16c3
+#   content hash  d15c6c9497a5b76f
+#   text hash     30dba7e3caa9d0fe
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

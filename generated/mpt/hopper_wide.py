@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a669fd6a66b85808
-#   text hash     917f2723ffa05b24
+#   content hash  275dd60f7ccbeadc
+#   text hash     fd75237f65bfcc5a
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

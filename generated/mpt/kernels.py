@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c1f88b8598209422
-#   text hash     63e8de480e16833a
+#   content hash  2f23a813819af5e4
+#   text hash     edc1c9e3b563df2e
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

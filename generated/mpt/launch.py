@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0d1ca0c219dc58b3
-#   text hash     a42e63b901ac0132
+#   content hash  113a19d8a3be4144
+#   text hash     6ce1461cab4750b3
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d10bd4edb02fa744
-#   text hash     af3f8bdd094b41c0
+#   content hash  dda4b00dfa9f43d0
+#   text hash     ab77b4d7ad77e327
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

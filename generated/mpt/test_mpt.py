@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5ab2b5260c1246a1
-#   text hash     e4fa30100d1b82d4
+#   content hash  b85ff508b18d6b7f
+#   text hash     f6e137a0c5ae1c58
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f7933eeac2b66f23
-#   text hash     1f135879089bde23
+#   content hash  8de3c5f96de25252
+#   text hash     1189a29a670bba55
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

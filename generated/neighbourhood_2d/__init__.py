@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c154d6d53dbb79b6
-#   text hash     fe7d5996c0bd65f1
+#   content hash  bc82b17beb5e6933
+#   text hash     ba2dd89f00d79dd7
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

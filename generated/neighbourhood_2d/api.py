@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2845bc2f79ae0b2f
-#   text hash     4ad003fc40015023
+#   content hash  63d79b3717a4328a
+#   text hash     e01092b09a552707
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  8887d408be0e3a93
-#   text hash     f762015a1f00c179
+#   content hash  5db1b2ef524feaa5
+#   text hash     017669e7ce902c09
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0772c1a4a36a8c66
-#   text hash     2206089c70bc8054
+#   content hash  44fd5e5662475ab5
+#   text hash     5f839d376bd41acc
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

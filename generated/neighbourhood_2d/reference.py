@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  47e4a9a1a0a0cba8
-#   text hash     00ae7079954b25c5
+#   content hash  4166ff6fbe811601
+#   text hash     77968589490608cd
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

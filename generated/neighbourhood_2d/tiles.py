@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3d3e9020157326d8
-#   text hash     f7f292a939ec29d5
+#   content hash  305e8e5dcf8b4704
+#   text hash     feeb4e14ba6328c2
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

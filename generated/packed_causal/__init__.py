@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  bedcdb96045d3465
-#   text hash     0492d2f72a133495
+#   content hash  8d2b807ebf6431c1
+#   text hash     3a7b95a4c49a93fa
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2e774901417cf6ec
-#   text hash     6e15d76e9f1f6f43
+#   content hash  87364b0318f54210
+#   text hash     b14f5d1459091738
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3f6deb6825f15f13
-#   text hash     f4a74c118bd762ba
+#   content hash  6970f3ba1b424dff
+#   text hash     1ae8fdd6685c523e
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a4e33145b2e00d53
-#   text hash     a62998b2714f2ef0
+#   content hash  d621218941a4d03d
+#   text hash     1d5e1d244ce67f5f
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  028e20abfffc0ec2
-#   text hash     42b7c5f8853a3288
+#   content hash  a379d96a98fd520b
+#   text hash     c556340a4cda5620
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

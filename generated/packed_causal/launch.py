@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  42013358839b5ea9
-#   text hash     418fe8f430fbbcb6
+#   content hash  f78981348cf7a956
+#   text hash     f37ed983a14b0399
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

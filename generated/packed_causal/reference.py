@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  234f29f803c7f4e4
-#   text hash     9c7ef0d6d4a7e976
+#   content hash  3320b4d4eb4bd951
+#   text hash     331528296ad7d378
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7876a1e8fbaba919
-#   text hash     4e6fdd1fb5e86b24
+#   content hash  fbbe8281f8c361a7
+#   text hash     2ea7bfdc2b3830f1
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

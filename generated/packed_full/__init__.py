@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  65d076b47e574112
-#   text hash     62f5ec6b2c0142d0
+#   content hash  ebdde254d80c38ba
+#   text hash     7b8905758a9cdf90
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  dd67e0dbb5a02265
-#   text hash     395f199b2d3c7417
+#   content hash  05d810393d2abc35
+#   text hash     bb801d46b62540c8
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -52,6 +52,10 @@ def attention(
             raise ValueError(f"k: expected the {q.shape[0]} tokens of q, as cu_seqlens cuts both, got {k.shape[0]}")
         cu_seqlens_q, max_seqlen_q = arguments.cuts("cu_seqlens", cu_seqlens, "max_seqlen", max_seqlen, q, q.shape[0])
         cu_seqlens_k, max_seqlen_k = cu_seqlens_q, max_seqlen_q
+    elif cu_seqlens_q is None:
+        raise TypeError(
+            "cu_seqlens: expected it and max_seqlen, or cu_seqlens_q, cu_seqlens_k, max_seqlen_q and max_seqlen_k, got none"
+        )
     else:
         cu_seqlens_q, max_seqlen_q = arguments.cuts(
             "cu_seqlens_q", cu_seqlens_q, "max_seqlen_q", max_seqlen_q, q, q.shape[0]

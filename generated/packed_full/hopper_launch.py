@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2c9764087922b473
-#   text hash     be4f7b82815e2d75
+#   content hash  7e1c7737f80decfa
+#   text hash     4e015e539835f349
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4a528f9f5e7cb1d4
-#   text hash     032f33329c818bc5
+#   content hash  8837bfdbe15713eb
+#   text hash     7dff74bf826ff965
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1cb23ce076668e8b
-#   text hash     d01937f7cac102f2
+#   content hash  d2e381c2578e46c0
+#   text hash     cac7aa491c64e24b
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c10cc889907c407f
-#   text hash     acf48f50de89fe43
+#   content hash  0e73647f7252fd8b
+#   text hash     d41a2d9ac77b8eaf
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

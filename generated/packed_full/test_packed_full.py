@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ec474514f2bcd2cf
-#   text hash     4152d2b748a8f158
+#   content hash  f85f76e9c64ad455
+#   text hash     4a7eb4db5b075a55
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

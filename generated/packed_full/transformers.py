@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1a64fe9f9e23f2fa
-#   text hash     0dfb6b82b5ecfbeb
+#   content hash  86f9ded72e7c5e14
+#   text hash     a56a6e10be3f6fdc
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

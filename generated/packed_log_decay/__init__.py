@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  df33e1a80b20b5a1
-#   text hash     5b3b1d04978c74cc
+#   content hash  aab7d566a015fd1b
+#   text hash     a2c2e4181e523885
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ea72b52535bf6e6a
-#   text hash     06c424e508fa5bbe
+#   content hash  b5acb5c0fbf95df3
+#   text hash     16dc3165e0e93b29
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -85,6 +85,10 @@ def _attention(
             raise ValueError(f"k: expected the {q.shape[0]} tokens of q, as cu_seqlens cuts both, got {k.shape[0]}")
         cu_seqlens_q, max_seqlen_q = arguments.cuts("cu_seqlens", cu_seqlens, "max_seqlen", max_seqlen, q, q.shape[0])
         cu_seqlens_k, max_seqlen_k = cu_seqlens_q, max_seqlen_q
+    elif cu_seqlens_q is None:
+        raise TypeError(
+            "cu_seqlens: expected it and max_seqlen, or cu_seqlens_q, cu_seqlens_k, max_seqlen_q and max_seqlen_k, got none"
+        )
     else:
         cu_seqlens_q, max_seqlen_q = arguments.cuts(
             "cu_seqlens_q", cu_seqlens_q, "max_seqlen_q", max_seqlen_q, q, q.shape[0]

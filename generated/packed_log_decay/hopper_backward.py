@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7202f28f93dbbf59
-#   text hash     7225bd28000f3cf5
+#   content hash  04284946d68e7bfa
+#   text hash     e604528fd371a556
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  f6a5c233a592c4e1
-#   text hash     2a567c63c9ad2a1b
+#   content hash  9a082ad066c3e6da
+#   text hash     338a7923af8e384d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4dd3181bd18438c1
-#   text hash     ace66ab35611109f
+#   content hash  c635a6bb1568ed85
+#   text hash     d1a8f6fc260eec07
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6b21b48b1d2294e6
-#   text hash     a9e656bfa61b3b15
+#   content hash  2d032ae5484bf08a
+#   text hash     d4783b5de996b710
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

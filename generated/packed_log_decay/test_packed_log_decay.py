@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4aee827d776733a9
-#   text hash     fbbb7f4e883ebb67
+#   content hash  d66b88b0187c061f
+#   text hash     c9bfd6c1b40c425f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

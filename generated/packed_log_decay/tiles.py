@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b32c14207ffaa8ca
-#   text hash     858f747799c8a658
+#   content hash  ad5218fdde55cd94
+#   text hash     041320ae01579534
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

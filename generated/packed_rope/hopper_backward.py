@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ef417fc992f4e02e
-#   text hash     002be3e2d9e8715d
+#   content hash  c8b1115d08fb5a5c
+#   text hash     55408984c883b650
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

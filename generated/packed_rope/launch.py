@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ceeaf85b7af8615f
-#   text hash     6ca924e111e0c5c4
+#   content hash  1775fc2c6ad87e9d
+#   text hash     818b6e0accf79710
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

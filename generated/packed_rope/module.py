@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e983b1ce831734a2
-#   text hash     832caee3346c7e38
+#   content hash  1fd9b560f5c5fb42
+#   text hash     33b7b10d9d953a91
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9225855c25849615
-#   text hash     9be69e907591286f
+#   content hash  bfd8cabbeabc6e9d
+#   text hash     6fdde8ebbd97f0f4
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

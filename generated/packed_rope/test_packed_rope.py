@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  49c3b1b74f3fc4e1
-#   text hash     654a2b942500a4f6
+#   content hash  efd83c84d5d64545
+#   text hash     0931f23167c0d103
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  939ff1bc314a0aba
-#   text hash     69dfe7b579f7471f
+#   content hash  3cab7e22ad22d65b
+#   text hash     ac6e0ac085cd83c0
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5929f6bce1b6de1d
-#   text hash     81d71d7568f39569
+#   content hash  1b2f2df3b262c8be
+#   text hash     857b2e880651bc07
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

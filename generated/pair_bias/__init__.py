@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4d5a6a92a40f4304
-#   text hash     431e0ac6539f9b48
+#   content hash  ac6d89ad741f151d
+#   text hash     49ce3e6d38883948
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a18b00be0ccb1567
-#   text hash     ddf57c7f6f05efd3
+#   content hash  81d88f02d4ec8398
+#   text hash     708324e4a0fb986c
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

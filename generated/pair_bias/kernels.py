@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  15d3568160c7b692
-#   text hash     80313cd50ead0111
+#   content hash  5fe0f610be637d7b
+#   text hash     dbce2f31a6072c77
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e8d062db75d22317
-#   text hash     71e4d2417b873186
+#   content hash  f71b2c4d228cb93f
+#   text hash     ae3361b46d68c87f
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9a8fd3b4ffbd653b
-#   text hash     ae6049d9b316ddbd
+#   content hash  01c02fe41d3b3730
+#   text hash     bda4a5a3de52ef41
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  468413d26f811373
-#   text hash     5fe9e8c2bf31e35e
+#   content hash  951b6c5c8148ba93
+#   text hash     9b07901096893e93
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

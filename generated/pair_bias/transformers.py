@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  156a13e6c47a3b46
-#   text hash     c3e13852c54c45ba
+#   content hash  84e2b66147828159
+#   text hash     d7a235f1a8090157
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

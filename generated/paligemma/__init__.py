@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  88eec020fa6030c2
-#   text hash     a70387c6b3e5406f
+#   content hash  5282bee75b07bdeb
+#   text hash     1fc55f2395b97476
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  51acbaf213ab4252
-#   text hash     36d2d1ffdf2263ed
+#   content hash  8edc2494ef36239e
+#   text hash     89d6a01c0d52dff4
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  58839591d7287c2f
-#   text hash     75a348e3779ae816
+#   content hash  817791f0ffc31895
+#   text hash     a8858a768fd8d4f7
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  692d4fbd9713c686
-#   text hash     d6fccb6fb2e49663
+#   content hash  736e495e16d06053
+#   text hash     44eb1c9196556388
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  344348fe3a74b897
-#   text hash     c0e01cf410b526ee
+#   content hash  209e23ede1a62093
+#   text hash     cea8f21ce32140ac
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  153142b3902f629f
-#   text hash     d4d8d5623202cad2
+#   content hash  91aa6a8f2e250094
+#   text hash     ad99fba85e21fb77
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ba91455a27ad8815
-#   text hash     748a0788f8a8a9ba
+#   content hash  8af2f92c44a5fd04
+#   text hash     a64dd7fd868ca556
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d56ad44b83037a4e
-#   text hash     9ec1fce0cf252704
+#   content hash  bdb165947ee54afa
+#   text hash     66c60873b3d0e9a7
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b0372655014b342c
-#   text hash     97a9760300247b4a
+#   content hash  d5b3c5d47511869b
+#   text hash     476132d8579535f2
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0b3b84627b8b0bdc
-#   text hash     145091fd677b3bef
+#   content hash  e7c3470f13d5dcc7
+#   text hash     eb3bf9132d691573
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ca0616636ce44bc3
-#   text hash     1c431143661af7fc
+#   content hash  2471b127fdb2b8bc
+#   text hash     60074f1d22e58ffa
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  16a5e042c33c43a1
-#   text hash     72db47bf3022c37e
+#   content hash  3ba41bdf971970fe
+#   text hash     60264eb19834b782
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

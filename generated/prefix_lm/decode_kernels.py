@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  65a0f8d592669f9d
-#   text hash     e8f544c87194b3e3
+#   content hash  9e091f208a2398d4
+#   text hash     5a1964f6055b6137
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9326e72db79039f9
-#   text hash     a0a4bcddfdd1b66a
+#   content hash  f9bb9825b1757fb9
+#   text hash     3a0729a412592407
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3c0b3595a5d9ae6d
-#   text hash     80440a8d2e322f92
+#   content hash  c20728ae0c7e233c
+#   text hash     0ff4147c4600ca74
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e4faa45335ae62a9
-#   text hash     061575f5c4c4fc68
+#   content hash  6a5d60a93a239063
+#   text hash     d6624f78b14ca6ba
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0166052e09481e06
-#   text hash     3400a692d829dcea
+#   content hash  a144397e6dc1afdb
+#   text hash     a58c8ae1e2b577e2
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3e68288ee5282bd7
-#   text hash     b46ce14417b11770
+#   content hash  8d2af61aaad4e2b8
+#   text hash     0ecf45163db28730
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

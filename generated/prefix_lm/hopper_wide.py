@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  79777a7e2bd421bf
-#   text hash     54cff78926f0e2e2
+#   content hash  17cb2947646150c0
+#   text hash     7f391025ff15bfa4
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

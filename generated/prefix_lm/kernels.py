@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c64edd4f250fd7dc
-#   text hash     2e299ab688287555
+#   content hash  19b5bc92a427818f
+#   text hash     7c5357de0cc89183
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

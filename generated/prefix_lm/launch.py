@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  323f456d7536ed16
-#   text hash     15ee25ad108cd714
+#   content hash  e96963f328fcd259
+#   text hash     cf8f773f1851968b
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

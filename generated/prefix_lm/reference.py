@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  15c51b9d5aedb125
-#   text hash     5f15a42f23d26fd1
+#   content hash  d5b01b12747d9c69
+#   text hash     9d3017a4ccf05ef6
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b176a5b16fd038ae
-#   text hash     686785c56bd37521
+#   content hash  2879379e9bc85fa3
+#   text hash     147f1d1a147ef39c
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1472e8621c222d11
-#   text hash     18320d0b49278b67
+#   content hash  40949857c47bb68e
+#   text hash     755e5cfede11e1ef
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  61c8b732006fbc2b
-#   text hash     956f1f8157379a7e
+#   content hash  8af74cbead57a4bb
+#   text hash     2b021b2f6e9c3417
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

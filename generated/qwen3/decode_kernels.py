@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  59ab1b7f35f495fe
-#   text hash     53643230e39ff6d0
+#   content hash  348501d2b8a16344
+#   text hash     be2d9c43cfa2a09e
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

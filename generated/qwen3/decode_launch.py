@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0e1d1e635a5fa1b1
-#   text hash     534320530b88c8ce
+#   content hash  eae113e0e56f89e3
+#   text hash     0420e8bcd802f13d
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

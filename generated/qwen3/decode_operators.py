@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d85d076346c6c025
-#   text hash     f4478967b53f7a86
+#   content hash  7563749898cc4fa1
+#   text hash     12ca25f745d7a8fe
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

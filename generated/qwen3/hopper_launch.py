@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3b0533450aa27358
-#   text hash     9b82ea1ad68b007a
+#   content hash  a7bcc089b9d4f4f1
+#   text hash     84bdd96066fa73ed
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

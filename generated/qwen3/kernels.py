@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8b8c6de8847362df
-#   text hash     689bedcee20c479e
+#   content hash  2654ced70057a85d
+#   text hash     c74a937e1c983083
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c4c0c83220479773
-#   text hash     8c3beafb04775225
+#   content hash  7489a8044c57d3f8
+#   text hash     b8ba3e2190a4e3f9
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f6fa52e90c15a50e
-#   text hash     234168742bc86f0d
+#   content hash  6f19d69aecc587d2
+#   text hash     1a1bc3a6fd3ae057
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  926b6f2d3aecd824
-#   text hash     6c9ee8534adaf341
+#   content hash  fbe728b6c43be271
+#   text hash     40c52fb0ba3a56e0
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ca3592897c2bea15
-#   text hash     aba4ba28e7db497e
+#   content hash  dc347b8f78ad76d5
+#   text hash     640c9788e5014b09
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

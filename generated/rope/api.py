@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5c40dd6682ce07ca
-#   text hash     52c7da883a706587
+#   content hash  71ddf9b0d872a240
+#   text hash     2342efa903173a78
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

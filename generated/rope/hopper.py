@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  84d9e9cc52e4b738
-#   text hash     4f3a3db0455f67bd
+#   content hash  9212d2e4e5a1b62f
+#   text hash     c01724ce12d6b67d
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

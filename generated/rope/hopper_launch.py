@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0c7d61bda43ff0fb
-#   text hash     ca7fd5c477288689
+#   content hash  bb776e83b2e33f45
+#   text hash     9af98930a9ea9515
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1a9ff77301e07b29
-#   text hash     00aeef4eed759de3
+#   content hash  6cb40e9f62bc718f
+#   text hash     f6c07e0b39707a93
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

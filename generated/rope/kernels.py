@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8861b2713b0c5a9f
-#   text hash     5e7e726cf7780661
+#   content hash  8ad2e00e1ce7b0a1
+#   text hash     6c2009419f851d8a
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6a86fd1598ce421d
-#   text hash     12e04c93856d0f44
+#   content hash  fd63addb8de56334
+#   text hash     1a11dbe4b1bc3d90
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

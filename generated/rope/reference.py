@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f96b6241056bcbb3
-#   text hash     5fa408f18d6eba06
+#   content hash  8d3480c8b97599df
+#   text hash     ca72785a0dd07334
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

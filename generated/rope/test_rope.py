@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b4a4c5d18e874b33
-#   text hash     01c92caa13b1c704
+#   content hash  2c1eeeeed191c8ed
+#   text hash     efc315d77497ea9d
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

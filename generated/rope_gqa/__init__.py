@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1f8748c34ee7183c
-#   text hash     7c3e978cdccd0918
+#   content hash  4cc7c88fe3736ae1
+#   text hash     d47f95801b4120f7
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e5332768860bd1e8
-#   text hash     1a126882efc3c687
+#   content hash  4ff200b72a034d84
+#   text hash     bad4fe82a05cae2d
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  bfaef23fc398e5a2
-#   text hash     0b76e490b713ffdf
+#   content hash  779ae38c0be62220
+#   text hash     c941083f32223796
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

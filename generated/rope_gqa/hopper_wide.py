@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  7f4135dff6832751
-#   text hash     5b65d3b092193923
+#   content hash  072e0860d93068f0
+#   text hash     0eab3b2a8fd61f80
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f438cc08058d9143
-#   text hash     5be903570058b59d
+#   content hash  8a3aae73396b1f6b
+#   text hash     0d3b4b1d6b12cd61
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  16d3e8a4d2560193
-#   text hash     9170568f07ae5c12
+#   content hash  0714217c99813038
+#   text hash     540761776848e4ce
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c963d4d1f57f4d35
-#   text hash     e9b9835500bd3a7f
+#   content hash  9f955a25a4832cd7
+#   text hash     158b75308f23acb4
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

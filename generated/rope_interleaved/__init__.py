@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9f4ce8f1c59568f0
-#   text hash     260d7b6acecea033
+#   content hash  65689900426008af
+#   text hash     69c7b544b96aa742
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

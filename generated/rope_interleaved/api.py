@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  df18d67aa059b35e
-#   text hash     1dc72545b28ad1a2
+#   content hash  f1daed1d4c85604b
+#   text hash     a0216af65e756544
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  75bf237a90be97c8
-#   text hash     48762168e33a6efa
+#   content hash  6003b07fc400c097
+#   text hash     5345fe407384b0fe
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

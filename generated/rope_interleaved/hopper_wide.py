@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  561301c61a061c81
-#   text hash     d5f95c52cdce523d
+#   content hash  76b23e01e036d2bd
+#   text hash     20786109680f6ce0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

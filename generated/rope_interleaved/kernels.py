@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a0b10df044343f77
-#   text hash     74fd745b839a2baf
+#   content hash  079cca661a0683e9
+#   text hash     170306a21b7cee08
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  54aa14e555b069c2
-#   text hash     4244ca2107cf1e3d
+#   content hash  7af57f5531a5bbee
+#   text hash     8aacb12246193821
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a22d5592763cdd5b
-#   text hash     e432a8f740ab62cf
+#   content hash  f30af6f5459ecc9e
+#   text hash     c2116a8ec19cbd67
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

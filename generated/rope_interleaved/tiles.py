@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  93b76a9dfeb9a622
-#   text hash     a359f8207bc6f52b
+#   content hash  52173a07dde932f3
+#   text hash     290017204fde06ce
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  56605af35a9751a5
-#   text hash     2f94a4616a00bcb3
+#   content hash  a8f612a145d21473
+#   text hash     3d366ccaff4261f1
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

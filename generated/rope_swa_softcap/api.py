@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  acc11bf3b9611a05
-#   text hash     b5a1c3497213df9b
+#   content hash  c8be90cc141dddd6
+#   text hash     5f44cffbb0a6195c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

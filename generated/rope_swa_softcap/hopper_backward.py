@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  3267b72fc7290cc6
-#   text hash     41259dfb7c294881
+#   content hash  a1ef6d9aa94b669b
+#   text hash     332b55a532e127e1
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2e96f4261c0b2db2
-#   text hash     11471af083351e87
+#   content hash  5a057cfd8f3feaba
+#   text hash     d7de4d3f088953b0
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

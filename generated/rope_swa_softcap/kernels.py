@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2bf4772275ab6273
-#   text hash     df5bd6ac3e7aae81
+#   content hash  99990507824f86bb
+#   text hash     489bdf37f936c8f2
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

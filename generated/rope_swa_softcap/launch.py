@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b3c09d39c4907e05
-#   text hash     b78ef3137fb8ecb9
+#   content hash  ed1eef58ad730c35
+#   text hash     1e1376e4a355888d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0cf4944ffca20ea2
-#   text hash     f96b84a57e2cc3df
+#   content hash  4743d9f277002be7
+#   text hash     652a9ff089c5295d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0a3875873ec40497
-#   text hash     5d430db1ac6a2a2a
+#   content hash  fc051ede58ea3fe4
+#   text hash     de7e02e06c22f256
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4e41021e163ec607
-#   text hash     19ba7a6bbd86022c
+#   content hash  10fd04c4bc744380
+#   text hash     5453b9bad5a275eb
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

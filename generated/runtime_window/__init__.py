@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1aa6784e587b3c2e
-#   text hash     33a6e5d5e36f0c45
+#   content hash  6e4ad1ebddfc901b
+#   text hash     6b99cc9b654c32dc
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ce6ae81705867b34
-#   text hash     4308a1f776bc0769
+#   content hash  49ca6a572a568fee
+#   text hash     c36092d101aaf9ba
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1e6d7016c2872269
-#   text hash     f2dc6fe37702c0ea
+#   content hash  f4a63a57cf81dd1c
+#   text hash     3df44f5221235554
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

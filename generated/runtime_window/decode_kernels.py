@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  77b65c0fd19d694e
-#   text hash     d9f28325812d3186
+#   content hash  30d7eed407245428
+#   text hash     86183268a60f5476
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  745b6eff1b216c8b
-#   text hash     d3502a61770b15a6
+#   content hash  8f66bb06ebe08547
+#   text hash     5157eaed8fc04734
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

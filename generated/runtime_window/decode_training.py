@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b57d78413093e6f3
-#   text hash     8752a45e49225d98
+#   content hash  60580b8e2dfac5ed
+#   text hash     a4919d3b0ba93efa
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

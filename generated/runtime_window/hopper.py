@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4a4b96ce544149f0
-#   text hash     a5334d2998f6a58d
+#   content hash  53008405729fc778
+#   text hash     29583dfdce7c45b4
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e4aedbbf9dba1341
-#   text hash     f65d499803ad16f1
+#   content hash  456c4df1af76f735
+#   text hash     7049b896f0325947
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

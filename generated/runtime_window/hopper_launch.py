@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f70f2e3e3232ed6c
-#   text hash     490efa0d4d948e35
+#   content hash  75f86e54f77d662f
+#   text hash     8f2b6ef896ef8b9c
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

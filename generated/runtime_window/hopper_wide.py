@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ee154462234bbc94
-#   text hash     8fc65164771da1d0
+#   content hash  a7277839a4bd6547
+#   text hash     bf0c611b3ec49fdc
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6c0c4af8aa66b2c6
-#   text hash     6285f58cb6247ca8
+#   content hash  25bc75c616227faa
+#   text hash     e49685bba1660196
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e78f2930d4af06da
-#   text hash     6aaa2f01ddff3714
+#   content hash  d20ac37f1333eafe
+#   text hash     9ed33e640631f590
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  bc584f9b0948393c
-#   text hash     745b76eba7c40e22
+#   content hash  a8cea1ca74affb70
+#   text hash     377e109a771baeea
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

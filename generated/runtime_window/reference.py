@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c825c9adc8191e80
-#   text hash     980751e5bf864797
+#   content hash  f27631ca7272e38c
+#   text hash     9328da80a5ace529
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2b20c46b714fdaef
-#   text hash     278f5c2fc54ee408
+#   content hash  fec5afe6b5959baf
+#   text hash     35dac12a12b392f1
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

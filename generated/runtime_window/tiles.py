@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  93e6340d83e289f1
-#   text hash     0e0abeb6c441efef
+#   content hash  b0d8639c61c35b70
+#   text hash     e6b171edfbddf59c
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

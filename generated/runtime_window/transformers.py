@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e6df5efdcbdf5a91
-#   text hash     d22264c7deff090c
+#   content hash  61fc7f89a81ccede
+#   text hash     99064c42c66e4e9c
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

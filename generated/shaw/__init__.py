@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2061563519d01bf7
-#   text hash     8c33211439d5e3e5
+#   content hash  90d0c755452c89e0
+#   text hash     b1ed1983501343ad
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  3e782f86ab91ee83
-#   text hash     91d202d9594dcf6f
+#   content hash  f36c4aa717c6b7d7
+#   text hash     4246598af2581412
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c77953c8de41a877
-#   text hash     6785568419a4ec6a
+#   content hash  19e3189ecdea1cc4
+#   text hash     81f0582fed8e8df1
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c03a68b0a04f2fae
-#   text hash     bc13b9f238cf34a6
+#   content hash  db38a4213ab7e1e4
+#   text hash     599ccf7876ba53e6
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  02f34b4cb92aaefd
-#   text hash     7e69136d2e50630a
+#   content hash  ff87c21c0a472f88
+#   text hash     6133e799fa51458d
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

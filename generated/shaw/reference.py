@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e6a996ceb8e43314
-#   text hash     bced73591e832d3f
+#   content hash  5b42cbfab323037a
+#   text hash     1a39a89f68a78b18
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f278b10b75857e04
-#   text hash     b0cf06ac4bce072f
+#   content hash  121be11e10660378
+#   text hash     d2c4365b0f8aa75f
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c0dd8a0a0fb81ea4
-#   text hash     ee2401d42a2ba345
+#   content hash  fb8724d9acdca496
+#   text hash     9c4daea08472a052
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4f7f765f43d3400f
-#   text hash     61ef796ecade0214
+#   content hash  c172b23f2aa77571
+#   text hash     d32caab993a74640
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

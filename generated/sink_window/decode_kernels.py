@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  acbc9e2751a136d8
-#   text hash     2ade0bfe2c14c3f3
+#   content hash  768148ea142abdd7
+#   text hash     b56ec80d2b76fc74
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

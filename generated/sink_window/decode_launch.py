@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6440f9758556cb89
-#   text hash     0742c8f062a3abaa
+#   content hash  431c5cd78cf82c63
+#   text hash     56f900cbb0b7bb82
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

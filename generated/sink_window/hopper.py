@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  cfe192b8afb4bf6d
-#   text hash     aa95bc2cd592f9eb
+#   content hash  0ec4164dfb17a634
+#   text hash     5b7dc8e62cdadb8f
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

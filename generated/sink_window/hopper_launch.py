@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f8be69fb84a6b081
-#   text hash     25154321abce5316
+#   content hash  d024dd67099e99f1
+#   text hash     ab38f1339659f24a
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e7160a83f20951e8
-#   text hash     bfb8630ce0b7d5f6
+#   content hash  1b40184101295a23
+#   text hash     54b794d1d4bb6861
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  51a40b4908f6c783
-#   text hash     202276a1e5a3b480
+#   content hash  ae0a506466ce1936
+#   text hash     fc682526785f3d44
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8bc3326360b7fbde
-#   text hash     32bef39a30082cd6
+#   content hash  d658254ec37a90fd
+#   text hash     8332cef087ebeedc
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

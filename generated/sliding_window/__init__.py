@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  70b8dc63e935257d
-#   text hash     9862d82e95aa0a6e
+#   content hash  af566a3f52bd5d4a
+#   text hash     e34efbdcf2155d25
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

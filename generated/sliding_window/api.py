@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fea96252b9839c87
-#   text hash     d129437b6264599e
+#   content hash  74f6753a03f96cb3
+#   text hash     702f829d4cff8dac
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b7783c0f07930278
-#   text hash     ea0a6c05e690105d
+#   content hash  b6cb0a0a7c74d739
+#   text hash     41253e3616ab856d
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f1a7b237d96c56cd
-#   text hash     0e5727a512d81b43
+#   content hash  e7f69635cca1d369
+#   text hash     1dff4a4960841e30
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  0ab892c5bbc81c97
-#   text hash     bd7407f1c6caec49
+#   content hash  bc6adc437f39bdea
+#   text hash     04b2697235d66532
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e0098929a3b4947f
-#   text hash     c4b098c2b88dc89a
+#   content hash  4426c11850a735c6
+#   text hash     327714b78bfc7862
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

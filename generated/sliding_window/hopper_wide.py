@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fc0f83a12ef33278
-#   text hash     8370cefb3c5a4160
+#   content hash  0602161d138d0a50
+#   text hash     8424cb3d938b8095
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  0b38a6cd3c949365
-#   text hash     e9a691b344fe9233
+#   content hash  0720953dcb85151b
+#   text hash     59e73042d9c65c40
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

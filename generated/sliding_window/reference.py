@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  397cab35c8307d17
-#   text hash     f6048cedd5639511
+#   content hash  5d71156cbdf17d2f
+#   text hash     88e43c2fd272fa3c
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

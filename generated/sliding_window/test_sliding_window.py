@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  29205c27bd522cf5
-#   text hash     b6ddb52cc0bd5597
+#   content hash  e9a64be925a993a4
+#   text hash     faf473bc5bb1fd62
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

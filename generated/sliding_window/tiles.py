@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a08223a35d55381a
-#   text hash     db8c924cfa0e591a
+#   content hash  a76eab231da5a130
+#   text hash     27cc4dbf1e2a5fd6
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

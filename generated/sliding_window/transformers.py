@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ec0c8b183a251cf6
-#   text hash     a52464d911562385
+#   content hash  9377062a6a97c7e0
+#   text hash     b020bcae2164c7a8
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

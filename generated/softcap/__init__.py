@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  195b25f27bbb62b8
-#   text hash     7421d40014e60e2f
+#   content hash  4fa90d958f870fd4
+#   text hash     2d1b75f4dfcfe568
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7aacb0facad6f055
-#   text hash     eeec5ccfd2936895
+#   content hash  81a3d850f8b44d96
+#   text hash     b8394e69697ad732
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  37dd642d8a5526ea
-#   text hash     e0645f6888557762
+#   content hash  9a250ff40e4b88a4
+#   text hash     86d72639fc5920af
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3640d03fe427f0d5
-#   text hash     3f01f995d0ced460
+#   content hash  7220b02dcf34bc1b
+#   text hash     d19920b1075c7e33
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  25f5b8380af83e91
-#   text hash     f11a993c0af3e53d
+#   content hash  c9d6a2ada588d648
+#   text hash     9c5af51a346eb85d
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cd37c12c198970a2
-#   text hash     c8db2e61e0e1bfc5
+#   content hash  3f43c7dabcb958c3
+#   text hash     bdd7b80d919c62f0
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d5cbacbb249e888f
-#   text hash     2cb8eeea2828c4f0
+#   content hash  2231e01890676bce
+#   text hash     185ea60451559d2f
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  51dcbc4a997301df
-#   text hash     70c95a3ab71b6a9e
+#   content hash  3e49e8c2827ff42d
+#   text hash     db79cf89cf65c398
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  05e15a7f5e5c4ab2
-#   text hash     f9ff39b214ac5d41
+#   content hash  05364d0cd0a2ab69
+#   text hash     d2ce431d18446725
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b35cb0f0cfffd140
-#   text hash     4c0b2853b62e1705
+#   content hash  2dd625cd8843f6e0
+#   text hash     fd427a10917d2469
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2f235e6ef9cf4913
-#   text hash     acdc4f5e98cd0cb2
+#   content hash  36be66188aa336cd
+#   text hash     6bcf2207961c89f5
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7c9f8c431c21dde2
-#   text hash     39939bb198d5acff
+#   content hash  a8d8858326d3f3e3
+#   text hash     29f8249b7b1bf12c
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

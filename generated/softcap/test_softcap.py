@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  419b1f90fecec0d9
-#   text hash     87a82118b14785a3
+#   content hash  909090656d99d3f1
+#   text hash     a573ea3289923d34
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f542c190afd36d8c
-#   text hash     5df89bc9f3f50f1f
+#   content hash  a43776d670fdc47a
+#   text hash     e6596514426197a3
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

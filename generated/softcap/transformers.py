@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5ec935614752f823
-#   text hash     0121866d09ba7bd9
+#   content hash  5aa2b4d501a2c25e
+#   text hash     e4e5ea7927aeecb7
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0adb6a03a0434758
-#   text hash     bcb4c6499c601a39
+#   content hash  7de8ea5162c98fa0
+#   text hash     dc17310689439c41
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  530dd405d413c0fd
-#   text hash     7c9beab6dcb62ae8
+#   content hash  e456bf46f8743c6b
+#   text hash     a2a07245d8a31892
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ec55480dc295b224
-#   text hash     1eb10c744b531dc2
+#   content hash  30053c53d53df81f
+#   text hash     de06511950dec8ca
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ec972d6cd84d5a87
-#   text hash     94e581906c9cc14d
+#   content hash  ccbcbebbcdd1d8d0
+#   text hash     7db4083b0a5476b0
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

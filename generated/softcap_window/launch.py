@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  15c6320ff5d7b489
-#   text hash     ec59c0b6fc5a45c0
+#   content hash  37646ff50ab2ee61
+#   text hash     751e01c750824300
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

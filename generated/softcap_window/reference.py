@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  264b935941a802d3
-#   text hash     d4334c895226f7fd
+#   content hash  082de4843d9f174c
+#   text hash     5829f95d1be4a273
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  8893de9d1ea6372c
-#   text hash     1f6dc1c171a34639
+#   content hash  2e98ec7cce2dc454
+#   text hash     03c764c156a29e7b
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

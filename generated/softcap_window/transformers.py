@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4a96807ef9763af4
-#   text hash     286b4526f0e76153
+#   content hash  d3b744fad4e75620
+#   text hash     6c219491094ff73b
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  2d4388819df7d9c5
-#   text hash     6ef79fa5db1edc6f
+#   content hash  4db8cb61e9881b1e
+#   text hash     f6520777f81457dd
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

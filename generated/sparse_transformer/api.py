@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  33e4b71852adc8fc
-#   text hash     be8baecfe13c9316
+#   content hash  20e8a34e69c6128e
+#   text hash     f48edc31fe6c6469
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

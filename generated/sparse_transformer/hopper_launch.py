@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  017fd75d8fd73766
-#   text hash     46ba0b80a3c579d4
+#   content hash  5a52b4ee76bdf329
+#   text hash     888cf81e6882c99a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d8137f2d90535f93
-#   text hash     9fb201744501cfcf
+#   content hash  b14b162048a5c3cd
+#   text hash     a8603792293e47cc
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  dbf9d253a695c413
-#   text hash     ace8a38a13b457f7
+#   content hash  7928d129f7b72cd8
+#   text hash     1895a76d2e57e78b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

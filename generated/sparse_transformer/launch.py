@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  49fbba8676b8c4f1
-#   text hash     8bf20823905deeab
+#   content hash  69b2a3457f83c28f
+#   text hash     6c27d555871942ce
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ceef7301b6a73bce
-#   text hash     22f418edc24b5beb
+#   content hash  7ba593b5561dcdb9
+#   text hash     37dcfd70b2818c80
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ccc2e2ca9022e22a
-#   text hash     a50578cfb7ca0fdb
+#   content hash  acffe2f37579773d
+#   text hash     c4b53c3b8255de95
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

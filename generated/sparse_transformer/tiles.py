@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6514f81fcc0f546b
-#   text hash     e94dddfa4d3f9ba8
+#   content hash  9b6bbc8b95af637c
+#   text hash     a4ce23e103e229c3
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  96ed2c20985bd374
-#   text hash     1af669792202facb
+#   content hash  a0694733da98967d
+#   text hash     6e51c1ceea6c12cc
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  bdb1b15db32a9ea9
-#   text hash     f056dd44515aa260
+#   content hash  e0e18ef54d6eb410
+#   text hash     72f15b58e0da6448
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3ad2533eafb5d6b7
-#   text hash     8b2894d303f13519
+#   content hash  e7f9f1f3d6e9b884
+#   text hash     8c3e322d426ec853
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

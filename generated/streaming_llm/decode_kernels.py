@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b1399f4b9d28cd76
-#   text hash     7bc060488aac3c16
+#   content hash  e87cf04ec9ba1927
+#   text hash     f3350bcce85bc768
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ce0ef9910bbf46f0
-#   text hash     5bb3b969712c70f8
+#   content hash  961caed85a6b4c45
+#   text hash     6eb08c8a3a73303f
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a7e0067f082e6f62
-#   text hash     c08aae0aa1a54cac
+#   content hash  1eeeba0e0015ec03
+#   text hash     e072681673508933
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b7507fb57bf59d5e
-#   text hash     7efa543decaf7f9c
+#   content hash  f68775b57a933a63
+#   text hash     a7a55738a09dcd7b
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  16feb191be33aa84
-#   text hash     b2e858dd4df96849
+#   content hash  9e5b70ca8c3f8dc1
+#   text hash     af4b716c0af38ff0
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

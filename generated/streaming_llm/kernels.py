@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fce7e06889aef4d0
-#   text hash     61e5fa858e2562c7
+#   content hash  fe6aefe2fbbc4b5d
+#   text hash     6e7d09b34c739271
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

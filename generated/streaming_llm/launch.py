@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e6a70172f635f745
-#   text hash     c10357092fda9aab
+#   content hash  a75f3715970f3f31
+#   text hash     d00cfc70d49179d2
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

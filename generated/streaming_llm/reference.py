@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  598fd466251a5760
-#   text hash     3da9443453f75477
+#   content hash  1703c4bf67b4e577
+#   text hash     c6e81b22d31259a8
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

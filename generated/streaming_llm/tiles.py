@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fb1843dac4f01f85
-#   text hash     d04c8c6cfe6628a1
+#   content hash  a9dfb25e43d79219
+#   text hash     d38a027cd683e132
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

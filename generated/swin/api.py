@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b15654b9d8bc4d99
-#   text hash     3e8284e2d483e66b
+#   content hash  2b65e0d53e191fff
+#   text hash     3f1c67a36c7a2940
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ccb7f017b5fd632a
-#   text hash     5fe57ccebfbc3d40
+#   content hash  16ff15ed1f2743e4
+#   text hash     0af5bc9ca6c21349
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a52d3be85c71214d
-#   text hash     0ef05a6959680953
+#   content hash  808f1bbaea0fea7e
+#   text hash     349e600fea5e8cc2
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e2667eda6a3cb53f
-#   text hash     05789bcb6e8b81d8
+#   content hash  75b2953cda27f1ea
+#   text hash     7db8ff46f30d2347
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  242702a2d626e37b
-#   text hash     4d4393d09d2803a3
+#   content hash  32efdc7fa33a91de
+#   text hash     63418b3d599c900a
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e72dfaf88705eae3
-#   text hash     49ca09f31aace868
+#   content hash  60f67d1bcd60eabe
+#   text hash     8010b723c844b27a
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

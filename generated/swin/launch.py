@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5e8cdabc201808c2
-#   text hash     ac82f7f9a6bb2296
+#   content hash  3cfc9bd0666b31db
+#   text hash     aecd6abaa651a796
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  10b9977704d1cfc5
-#   text hash     f219268149917907
+#   content hash  11c98511d233d540
+#   text hash     94f433a0ce29f82f
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  16017c644ea3be31
-#   text hash     d713bf16d6f0d3db
+#   content hash  1725ad1385a95898
+#   text hash     ec21490ac7087dbb
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  80a35b17679ea2c7
-#   text hash     574c5c8a1e014dd4
+#   content hash  aa54e8f66751e889
+#   text hash     b981b5c4f710e1c4
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4d7c9b941c174205
-#   text hash     c3afc7fbcdfe76e9
+#   content hash  9247f2b99c2460cf
+#   text hash     a85e260ed73333b0
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1cccc540e376148c
-#   text hash     63b91a840bc68ff4
+#   content hash  8e4b4c9fa61e3e27
+#   text hash     0a07b26990d7ba7c
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c64417f54e55a85a
-#   text hash     2f55de7588984b65
+#   content hash  eccfe2411a25709e
+#   text hash     c9ac8e5b2d47be2c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

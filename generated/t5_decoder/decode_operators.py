@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bbe8d3c9160687e0
-#   text hash     022fd8fadc10cfc2
+#   content hash  5712e3430110db21
+#   text hash     2a27badd0da1f15e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2982821ce99f8de9
-#   text hash     fd29089cf3abdb1f
+#   content hash  40c59c4b88312fdd
+#   text hash     77dca43c9bfca084
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f31b6afbd9bdb0ad
-#   text hash     5ddd04fd5eb54de1
+#   content hash  6489e5325f28e73e
+#   text hash     2df3c0a92cd1dbac
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bf7819c5ee854fa2
-#   text hash     eacb2e5e90228983
+#   content hash  e467b460744c2afa
+#   text hash     c88eb960a0df3568
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

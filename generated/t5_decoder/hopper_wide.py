@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  47b8e98f79767f27
-#   text hash     c1b9fd8b993ddbdf
+#   content hash  c61ba572ab3e35a5
+#   text hash     775cfd36ec7d0f7d
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4a75a390cd236c0a
-#   text hash     29d08ff9ce1f84c0
+#   content hash  cbbda6b08a4eed96
+#   text hash     58a0b195205e57d2
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

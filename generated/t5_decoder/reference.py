@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  05789ece9fe5d35e
-#   text hash     774d73f12aea1792
+#   content hash  3413ddea55c295d3
+#   text hash     65feee0a14372baf
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  31cf11eb5a2457a9
-#   text hash     15d3d43ea8bdbb84
+#   content hash  46e12446e6919223
+#   text hash     c17a8c22a9e9cbf2
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  571bc6d284571769
-#   text hash     6696e20276f862fb
+#   content hash  40edd768b6498118
+#   text hash     206cf8d2c7c3a4be
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

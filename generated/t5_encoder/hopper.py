@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f5829562e6cac390
-#   text hash     1ffb30db4a5231a2
+#   content hash  060cbf047f5126a6
+#   text hash     ff1ea3ba2c727790
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5ebddb0a74025d70
-#   text hash     370a517345c50d94
+#   content hash  06dafe2549c9aeb1
+#   text hash     e31a1147d20a795e
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  70341a62a4e37df4
-#   text hash     f940fc325c84c67f
+#   content hash  472affaec632769b
+#   text hash     a0d016afd68c364b
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

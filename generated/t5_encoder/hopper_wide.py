@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0aeaa7556fcc18e3
-#   text hash     d3c96d91482e4679
+#   content hash  fd5baa3f38c9890e
+#   text hash     5af936d97e615415
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e311cd9d511b3554
-#   text hash     ec8eeadcc511adc5
+#   content hash  72caea331b49cea9
+#   text hash     bab28e55c8be00f8
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

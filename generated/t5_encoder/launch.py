@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  70379d5cdc9a57fa
-#   text hash     62b4fe081bef48b2
+#   content hash  bf0b14f684ae7631
+#   text hash     dccbab0bb8281bfd
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  1b9d11502d37b171
-#   text hash     25824d511aaa0ba5
+#   content hash  9b511bb561bfd22c
+#   text hash     140ad7c36760e66d
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

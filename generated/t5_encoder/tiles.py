@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3bab6a64b10c3ed8
-#   text hash     d635f3f7198c5d68
+#   content hash  bfb607fb5dd8fed1
+#   text hash     df6ef4a5bded0d51
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0bec264f20600df7
-#   text hash     b65707fdb1cc5d9b
+#   content hash  ab53d89f8fdf0e64
+#   text hash     baf650785df02fa6
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

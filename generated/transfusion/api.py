@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  85608ef971abeed2
-#   text hash     843c4e00390113aa
+#   content hash  2c90445750cd17c1
+#   text hash     36badc7b2a3fd980
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

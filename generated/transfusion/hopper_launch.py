@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7e5bee495fa4fe3f
-#   text hash     45791fb3822cc033
+#   content hash  a98319fd2b9f9aa5
+#   text hash     a7733538648646a9
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

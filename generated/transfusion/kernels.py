@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  54f4acef5da31a33
-#   text hash     b70edc2128932c64
+#   content hash  cdac1bc8223745e5
+#   text hash     dc4f21f7fb43819b
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

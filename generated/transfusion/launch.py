@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f03423ab451ee6f3
-#   text hash     e7effd69f2448e67
+#   content hash  d5d917574dceb494
+#   text hash     1e2a966ac68008e1
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5c511a8ad97ec0f2
-#   text hash     f73ceda501e3214a
+#   content hash  a9438c62743bc145
+#   text hash     6c701664e50cb1c7
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

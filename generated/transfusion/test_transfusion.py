@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  715c85f3384a3c92
-#   text hash     ae8216e22debbb84
+#   content hash  4bb6cd653ea4aff5
+#   text hash     a423859aca47c95b
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

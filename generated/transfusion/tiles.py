@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f366e8abed6f6925
-#   text hash     d747b07c1b8f07c8
+#   content hash  8efdf44a929fdf33
+#   text hash     594c4f45bf63f389
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0a6cf4a441fa76a5
-#   text hash     18eab08b7c1688d4
+#   content hash  b62545b5e169dcdc
+#   text hash     23d1083063093c48
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4625898dca4ac9ba
-#   text hash     48219fe9c758fd7a
+#   content hash  48b01956a9e7ffd5
+#   text hash     6fb9785a0e4904ef
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f592856d7dcbd5da
-#   text hash     9608d392c20733ce
+#   content hash  d349c1fd9ca6e950
+#   text hash     bd747531835811cb
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  15e9208878c83cef
-#   text hash     eb7162beba102a28
+#   content hash  24bb64621b712e2c
+#   text hash     5cc00f5526564200
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

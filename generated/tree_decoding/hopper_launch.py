@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  856d86dee86f0e88
-#   text hash     0fee7d148a721227
+#   content hash  22455db6fe909e72
+#   text hash     d2348deede91ac51
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

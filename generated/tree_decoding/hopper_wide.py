@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  44fe205e8f7b6b90
-#   text hash     2069435b54d5bbd7
+#   content hash  700fbfd9639f35ac
+#   text hash     c30569029526076a
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  96c69552920e4a5d
-#   text hash     c2968221a5d00fc6
+#   content hash  bfed72f8cb839e5b
+#   text hash     bb34c39f1e557caa
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  6fc08aacb95cc707
-#   text hash     06f0d04fc87559f8
+#   content hash  41a9280edaf17d61
+#   text hash     4c78e953133915aa
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  21e0e5261beee6bc
-#   text hash     19caba712d94babd
+#   content hash  f1cba49b45ddd597
+#   text hash     f58359f928588a7e
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e417d1ba1f33d401
-#   text hash     085b3b990879f19e
+#   content hash  9d92cbcb30c06bef
+#   text hash     ecf612c36411ac3a
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -216,6 +216,13 @@ def test_numbers_that_are_refused(
     assert len(str(found.value)) < 200
 
 
+@pytest.mark.parametrize("given", [{}, {"max_seqlen_q": 3}])
+def test_a_packed_call_wants_cuts(given: dict[str, Any], package: Callable[[str], ModuleType]) -> None:
+    packed = {name: x for name, x in arguments("packed").items() if "seqlen" not in name}
+    with pytest.raises(TypeError, match=r"^cu_seqlens: expected it and max_seqlen, or cu_seqlens_q, .*, got none"):
+        package("packed").attention(**packed, **given)
+
+
 def test_a_seed_of_no_dropout_is_a_seed(package: Callable[[str], ModuleType]) -> None:
     attention, given = package("dropout").attention, operands() | {"dropout_p": 0.0}
     assert torch.equal(attention(**given), attention(**given, seed=5))

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import re
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import devices  # noqa: F401  # where kernels run is settled before triton is imported
 import pytest
 import torch
-import unformatted
+from random_specs import RandomSpec, suite, write
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention as sdpa
-
-from attnforge.language import spec
-from attnforge.source import resources
 
 pytestmark = pytest.mark.slow
 
@@ -32,28 +26,18 @@ TEXTS = {
 }
 
 
+Attention = Callable[..., Any]
+
+
 @pytest.fixture(scope="module")
-def attention(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Callable[..., Any]]]:
-    """Renders a spec of this file or of the page when it is first asked for."""
-    folder, made = tmp_path_factory.mktemp("coming_from"), dict[str, ModuleType]()
+def attention(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Attention]:
+    """What the packages of these specs, and of the one on the page, give users to call."""
+    folder = tmp_path_factory.mktemp("coming_from")
     (shown,) = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
-
-    def find(name: str) -> Callable[..., Any]:
-        if name not in made:
-            path = folder / f"{name}.yaml"
-            path.write_text(shown if name == "shown" else f"name: {name}\n{TEXTS[name]}\n")
-            (folder / name).mkdir()
-            for file, text in unformatted.files(spec.load(path, terms=resources.terms_for(path))).items():
-                (folder / name / file).write_text(text)
-            made[name] = importlib.import_module(name)
-        found: Callable[..., Any] = made[name].attention
-        return found
-
-    sys.path.insert(0, str(folder))
-    yield find
-    sys.path.remove(str(folder))
-    for name in made:
-        del sys.modules[name]
+    texts = {name: f"name: {name}\n{text}\n" for name, text in TEXTS.items()} | {"shown": shown}
+    for name, text in texts.items():
+        write(RandomSpec(name, text), folder)
+    return {name: suite(folder, name).checks.attention for name in texts}
 
 
 def operands(queries: int, keys: int = 12) -> list[torch.Tensor]:
@@ -67,32 +51,32 @@ def same(found: torch.Tensor, wanted: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("queries", [12, 5])
-def test_sdpa_lines_up_the_first_query(queries: int, attention: Callable[[str], Callable[..., Any]]) -> None:
+def test_sdpa_lines_up_the_first_query(queries: int, attention: dict[str, Attention]) -> None:
     q, k, v = operands(queries)
     wanted = sdpa(q, k, v, is_causal=True, enable_gqa=True)
-    same(attention("others_causal")(*(x.transpose(1, 2) for x in (q, k, v)), q_start=0), wanted)
+    same(attention["others_causal"](*(x.transpose(1, 2) for x in (q, k, v)), q_start=0), wanted)
 
 
 @pytest.mark.parametrize("shape", [(2, 4, 5, 12), (2, 1, 5, 12), (5, 12)])
-def test_masks_of_sdpa(shape: tuple[int, ...], attention: Callable[[str], Callable[..., Any]]) -> None:
+def test_masks_of_sdpa(shape: tuple[int, ...], attention: dict[str, Attention]) -> None:
     q, k, v = operands(5)
     given = [x.transpose(1, 2) for x in (q, k, v)]
     mask = torch.rand(shape) > 0.4
     mask[..., 3] = True
-    same(attention("shown")(*given, shown=mask), sdpa(q, k, v, attn_mask=mask, enable_gqa=True))
+    same(attention["shown"](*given, shown=mask), sdpa(q, k, v, attn_mask=mask, enable_gqa=True))
     bias = torch.randn(shape)
-    same(attention("others_bias")(*given, bias=bias), sdpa(q, k, v, attn_mask=bias, enable_gqa=True))
+    same(attention["others_bias"](*given, bias=bias), sdpa(q, k, v, attn_mask=bias, enable_gqa=True))
 
 
-def test_windows_of_flash_attn_reach_so_far_to_either_side(attention: Callable[[str], Callable[..., Any]]) -> None:
+def test_windows_of_flash_attn_reach_so_far_to_either_side(attention: dict[str, Attention]) -> None:
     q, k, v = operands(12)
     apart = torch.arange(12)[:, None] - torch.arange(12)
     wanted = sdpa(q, k, v, attn_mask=(apart <= 3) & (apart >= -2), enable_gqa=True)
-    same(attention("others_window")(*(x.transpose(1, 2) for x in (q, k, v))), wanted)
+    same(attention["others_window"](*(x.transpose(1, 2) for x in (q, k, v))), wanted)
 
 
 @pytest.mark.parametrize("queries", [12, 5])
-def test_functions_of_flex_attention(queries: int, attention: Callable[[str], Callable[..., Any]]) -> None:
+def test_functions_of_flex_attention(queries: int, attention: dict[str, Attention]) -> None:
     q, k, v = operands(queries)
     far, shift = torch.randn(4), 12 - queries
 
@@ -105,4 +89,4 @@ def test_functions_of_flex_attention(queries: int, attention: Callable[[str], Ca
     mask = create_block_mask(mask_mod, None, None, queries, 12, device="cpu")
     wanted = flex_attention(q, k, v, score_mod, mask, enable_gqa=True)
     assert isinstance(wanted, torch.Tensor)
-    same(attention("others_scored")(*(x.transpose(1, 2) for x in (q, k, v)), far=far), wanted)
+    same(attention["others_scored"](*(x.transpose(1, 2) for x in (q, k, v)), far=far), wanted)

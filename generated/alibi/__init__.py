@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  92c95ab4d71f879e
-#   text hash     273aa8d50d3916fc
+#   content hash  8c81659a8b2bd13b
+#   text hash     13f035a95ea3193f
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

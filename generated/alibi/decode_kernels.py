@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6bd4cf26916aa8fc
-#   text hash     754757c939fa7054
+#   content hash  37ce01ba17ab4cb9
+#   text hash     8a9c217b863ccfa7
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

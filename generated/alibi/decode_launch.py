@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e9fa8377e28c7f17
-#   text hash     ffb77e7759de42fa
+#   content hash  01ab6997c9b38764
+#   text hash     505a7a55b855f4c1
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5be1c3bed34223ef
-#   text hash     18bd109976caeeb3
+#   content hash  7f2098ee25e6e969
+#   text hash     a6cfa0345b8e1511
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

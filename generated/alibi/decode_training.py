@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7f7cb49d802b35a0
-#   text hash     e0d297f51cef443c
+#   content hash  edba8cdd1fe35350
+#   text hash     cafeb53d8004700b
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1d5f08fe04d598a9
-#   text hash     eb79bb57cd99ee30
+#   content hash  2ec65026accdca0d
+#   text hash     754d74051fb782cc
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  299cfd87a8ad065b
-#   text hash     ecf846287adf3ea0
+#   content hash  788b1a0c63f7b7f9
+#   text hash     57c519acf8766e1f
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  fe3d1e72c0f73c7b
-#   text hash     abe73dea7fc6686a
+#   content hash  fedca8559ab96d28
+#   text hash     a542e8a408ea98d2
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

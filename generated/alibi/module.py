@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  32a4984c3eb8da29
-#   text hash     183bf0596f5dd439
+#   content hash  0e9411837c5471c1
+#   text hash     55d5b9536749dcad
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -107,7 +107,7 @@ class Attention(torch.nn.Module):
             raise TypeError(f"dtype: expected float16, bfloat16 or float32, got {arguments.plain(dtype)}")
         weight, heads = self.k_proj.weight, self.num_kv_heads
         if dtype is None:
-            dtype = arguments.cast(weight.new_empty(0)).dtype  # what projections give
+            dtype = arguments.cast(weight.new_empty(0))[0].dtype  # what projections give
         k, v = (weight.new_empty((batch, size, heads, n), dtype=dtype) for n in (self.head_dim, self.v_head_dim))
         return Cache(k, v)
 
@@ -115,7 +115,7 @@ class Attention(torch.nn.Module):
         """Attention of new tokens, which join the cache."""
         if torch.is_grad_enabled():
             decode_arguments.refuse_gradients(q=q, k=k, v=v)
-        q, k, v = (arguments.cast(x) for x in (q, k, v))  # as `attention` does
+        q, k, v = arguments.cast(q, k, v)  # as `attention` does
         cache.append(k, v)
         if cache.longest == 0:
             # nothing is cached that a prompt would have to read

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4221db2e2b94750d
-#   text hash     dcead2605f8cc1c4
+#   content hash  a0050360ae8ebf3d
+#   text hash     d271e6451f5e34b8
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

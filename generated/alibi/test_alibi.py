@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  64ed120b15bc1679
-#   text hash     8a8cd033d5adec0a
+#   content hash  21acc5d7925a4aa6
+#   text hash     40d525c4d5efbf58
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5daf6f56f20259f5
-#   text hash     3906ef56c3aebef7
+#   content hash  609d970ffd6b2e4d
+#   text hash     b7493e74ae856982
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

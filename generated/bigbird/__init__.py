@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b82b4b1a462804f1
-#   text hash     b353bac3b5957608
+#   content hash  2e2904486a6f68ff
+#   text hash     415f365db28d2dd9
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  68ecd3b86b8150d5
-#   text hash     02afe3bdfb11f8ef
+#   content hash  aa3677f37b1235a9
+#   text hash     b0b0400cba8c627c
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4b0db43a2ac9066c
-#   text hash     4afcb475cd08dec6
+#   content hash  cb4b1a2d11ea9394
+#   text hash     360727a0ce3c5a3a
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

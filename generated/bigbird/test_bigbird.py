@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  8ec68c91242e25d7
-#   text hash     34758a18acb6147b
+#   content hash  bebe40288fd235d5
+#   text hash     87de5c5749ac89e9
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c1e09c6a1ffe3013
-#   text hash     3f68e442ee64deef
+#   content hash  1c0b7b2bcc38850d
+#   text hash     4494a937775cfaf5
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

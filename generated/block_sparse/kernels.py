@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8a54540644539831
-#   text hash     74ff3ca46ac87bce
+#   content hash  118beee9999b6689
+#   text hash     f300bde796f7c4be
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

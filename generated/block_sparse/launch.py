@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  4f4e43495c92d2a8
-#   text hash     365520b0ed8225da
+#   content hash  0fcf3def85ce2c00
+#   text hash     3ec12b4cbd19e59f
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

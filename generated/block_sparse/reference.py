@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  38921ff6c34257b9
-#   text hash     8aadeaf6d53e2230
+#   content hash  c88def05822ed920
+#   text hash     ddecd21954e812c9
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  2649cabc6cfcd0f5
-#   text hash     d218c318986350ed
+#   content hash  1d9bff4d5a428109
+#   text hash     34c76c323e83c2a1
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

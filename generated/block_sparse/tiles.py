@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  24b7e21d3659173f
-#   text hash     8b7d7a22abc91d47
+#   content hash  6f711e220171b936
+#   text hash     2cc790832b869823
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  06ca6c098d3e52b2
-#   text hash     2aeab9a63fe36970
+#   content hash  55c02407c0f4abca
+#   text hash     5c385bea95e757df
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  01f89ac9f3428901
-#   text hash     44abf2f22a0af6b9
+#   content hash  e091a94d7482d434
+#   text hash     d858536a675c1d86
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

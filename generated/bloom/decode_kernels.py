@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  8f3fd45dec361fcd
-#   text hash     c6be257a9cdf7acb
+#   content hash  cf173b09a3fc5f11
+#   text hash     db190ccf61bf6ae9
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0a3f3a13763f9c09
-#   text hash     f9085ff98f519c1d
+#   content hash  f236aa93ac3416a7
+#   text hash     de7aa8e8ea6d6d66
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

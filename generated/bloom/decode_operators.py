@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ce4fa7e9dce2f114
-#   text hash     0fb73ebc0f103927
+#   content hash  03d266d9569d9320
+#   text hash     342cfea56984b338
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  789fcb5160e04edf
-#   text hash     b8f15e4864519199
+#   content hash  b75cf3490c03a4eb
+#   text hash     6e155bb60c757c12
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e474a9956fe36573
-#   text hash     c138b0f9db70e847
+#   content hash  374800c83eb39f85
+#   text hash     6ca57e8d74fae152
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

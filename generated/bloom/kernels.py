@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4524eb61dd05022d
-#   text hash     d9872222a6cca5ac
+#   content hash  0546f632e0ee52e9
+#   text hash     5e9516f0c09ca98d
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

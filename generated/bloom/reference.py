@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  03a7f20687844f79
-#   text hash     caf6ccc3559fdb66
+#   content hash  60fa9c3de0ab931d
+#   text hash     f4d0c174d12a9339
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

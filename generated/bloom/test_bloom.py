@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0f8cb17acdc1e467
-#   text hash     d8bd9e2e174f17df
+#   content hash  c53da73babf66892
+#   text hash     f2b461fc83d50129
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6fd942727704d4f1
-#   text hash     6ee1730b0d5365f5
+#   content hash  d056179a3a18a950
+#   text hash     26896c4459034372
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

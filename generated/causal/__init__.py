@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2ee468b0c7d2a414
-#   text hash     1817108179e78797
+#   content hash  70e07f6e1aab523e
+#   text hash     4bfaaf27f175ac68
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

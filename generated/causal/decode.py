@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9405885173b7cbcc
-#   text hash     e84106015e9e6b2d
+#   content hash  c7e0d4c488217b53
+#   text hash     be33f1f57ee8a81e
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

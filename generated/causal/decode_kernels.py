@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b89da737bfa8866b
-#   text hash     16e87c4abf5389b5
+#   content hash  a913055f68162636
+#   text hash     dca0884c30763ebf
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0655b2711df17821
-#   text hash     b8a6ec928eaa223b
+#   content hash  8da09df9152995c5
+#   text hash     620c8b1e85f4ae30
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fc809734b6380489
-#   text hash     3e60ef63efce913f
+#   content hash  ff6ed6ef060f8597
+#   text hash     d319f589cbcc76e4
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  cb7e0d3ba2a660ac
-#   text hash     068eee9ad5afadcf
+#   content hash  df03e1fa468e5e90
+#   text hash     47b0e14ea2bd125c
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fd0380d00773cdca
-#   text hash     f635afbeeca1693c
+#   content hash  866be33f0de0b08b
+#   text hash     2f90e952058204e5
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  918692f2581e040f
-#   text hash     911b9ad0f4316478
+#   content hash  50124115589cb095
+#   text hash     9a4732764e801427
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

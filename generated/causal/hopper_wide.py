@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  234b12b3e2b71914
-#   text hash     50f961e7280d3935
+#   content hash  79b0635cd0afd609
+#   text hash     bacb2226a8a1572b
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

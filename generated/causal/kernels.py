@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  09ba237e9af0ff5a
-#   text hash     5c28e25e48a15442
+#   content hash  476bbf6e2187a161
+#   text hash     771fd46fa9809247
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

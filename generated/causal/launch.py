@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f3569799f576befc
-#   text hash     52128583baea3991
+#   content hash  a799188848bb1aea
+#   text hash     e029cbdd5bdaad8e
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  515ebe67c2d82742
-#   text hash     285772065407537f
+#   content hash  d8e42bfd36687e6e
+#   text hash     c3cd43968cd13e0c
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -102,7 +102,7 @@ class Attention(torch.nn.Module):
             raise TypeError(f"dtype: expected float16, bfloat16 or float32, got {arguments.plain(dtype)}")
         weight, heads = self.k_proj.weight, self.num_kv_heads
         if dtype is None:
-            dtype = arguments.cast(weight.new_empty(0)).dtype  # what projections give
+            dtype = arguments.cast(weight.new_empty(0))[0].dtype  # what projections give
         k, v = (weight.new_empty((batch, size, heads, n), dtype=dtype) for n in (self.head_dim, self.v_head_dim))
         return Cache(k, v)
 
@@ -110,7 +110,7 @@ class Attention(torch.nn.Module):
         """Attention of new tokens, which join the cache."""
         if torch.is_grad_enabled():
             decode_arguments.refuse_gradients(q=q, k=k, v=v)
-        q, k, v = (arguments.cast(x) for x in (q, k, v))  # as `attention` does
+        q, k, v = arguments.cast(q, k, v)  # as `attention` does
         cache.append(k, v)
         if cache.longest == 0:
             # nothing is cached that a prompt would have to read

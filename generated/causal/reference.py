@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4d4fa139ac2ea121
-#   text hash     9f21daba0c244ee6
+#   content hash  33fee7d3ac96a65f
+#   text hash     57a0eeaa6b34328b
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

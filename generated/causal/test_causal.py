@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4cb0633deb285793
-#   text hash     3a8207051cedba74
+#   content hash  726e88e22694cb73
+#   text hash     b1eceb24ee898c5b
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c0328a8895a9fa83
-#   text hash     fd8123d44841ffcd
+#   content hash  cf371420faa202f3
+#   text hash     461d498459de5c03
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

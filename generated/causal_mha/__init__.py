@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9046e25b021a259d
-#   text hash     0bc494ba152bbddf
+#   content hash  460c61c53e51ddd6
+#   text hash     fb362cb442c9c406
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3acd9d310e5fdd80
-#   text hash     4c08448bace0449d
+#   content hash  d83df41d4970c92b
+#   text hash     8a1bd431a15a89c9
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ee4b7a32a9bb6c53
-#   text hash     5e32aa18bb8a228a
+#   content hash  5e569e89570edaf0
+#   text hash     e3d699f533e5b06f
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

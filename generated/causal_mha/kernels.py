@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6fc307ec36a0b4af
-#   text hash     51f9529fd0e97827
+#   content hash  a792232f9108473c
+#   text hash     a00f80c7267785f9
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

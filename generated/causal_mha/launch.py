@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c7ba2518eaf5983d
-#   text hash     cbd0a7e0e07d13fb
+#   content hash  bde81df1266e1e7f
+#   text hash     e8a919f80099102c
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1b3eeeea8472612a
-#   text hash     777f8b176239f982
+#   content hash  f2349072549d7bdc
+#   text hash     ab394823c8a8c0b5
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d02b0862f7d56c30
-#   text hash     99f0ef8adb76ab98
+#   content hash  513693c853ae900e
+#   text hash     68c6e6a04eafb576
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

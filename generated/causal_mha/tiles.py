@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d2334c5209ab77b0
-#   text hash     2f4aaf416f5f146c
+#   content hash  a2f292ca50616122
+#   text hash     800cf975b817a517
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

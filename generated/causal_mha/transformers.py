@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  22d0b87ac4969f4a
-#   text hash     12f40cb26127f53d
+#   content hash  bfa51d5b08560353
+#   text hash     ce705f2a8b39e15f
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

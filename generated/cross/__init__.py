@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ba45ffe53898c0ed
-#   text hash     b3ea39090eb715db
+#   content hash  d090bc1b9bf0b0d1
+#   text hash     f4f00098ab1a7f5f
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a6a4d213dd90d5fd
-#   text hash     c2387a98eac767ba
+#   content hash  586e1e7da31bcb9f
+#   text hash     d6d3aa9a2aa870eb
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

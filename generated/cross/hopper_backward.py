@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  74c795228716a820
-#   text hash     6bf9a81ae09d7ea7
+#   content hash  a50fadbbc4af69af
+#   text hash     e86aa1fd1e8ee3de
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

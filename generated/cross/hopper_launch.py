@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e68659efb07feffc
-#   text hash     d2be767267c0f7b8
+#   content hash  6f12ddb8b3f94848
+#   text hash     3d5f398edc6b0fe6
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  beeb2cb56245d92f
-#   text hash     99e1cbb73f5f2d6b
+#   content hash  73bb4f60ad8c9156
+#   text hash     208fa232dc1a8de0
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2772c94d0d859fb2
-#   text hash     6163699b436ff036
+#   content hash  9ab13bed01d36e64
+#   text hash     5200485065fdca2e
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  fd0995ed5e51e7be
-#   text hash     e35bef23b9ce4352
+#   content hash  212567fab4977469
+#   text hash     f8027590c4362ebd
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

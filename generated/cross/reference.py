@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0dda29d15bdb2c75
-#   text hash     27b42b69923f07ba
+#   content hash  bdd1072ec69af281
+#   text hash     b0b2e11f4daae43d
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

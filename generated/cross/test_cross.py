@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  020d2dae9155cf63
-#   text hash     7c77e1616519e519
+#   content hash  02a6e4e831dbb8a1
+#   text hash     04f51abe160fb357
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

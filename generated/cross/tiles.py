@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6bc9e2c5ca8a76cb
-#   text hash     3c64ab50dbb162a9
+#   content hash  bc8da1dc73e066d9
+#   text hash     11cfd473e8dc8d59
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b471a3b9d37e6619
-#   text hash     f41f4629e4f88506
+#   content hash  c9a33788cec538aa
+#   text hash     20acf4204977a7d9
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ec6fa9e88130161e
-#   text hash     35ea6bbae1c29ade
+#   content hash  3d7bdbb77adae267
+#   text hash     c4931c6fe7a286bd
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  03f36200810b6ee8
-#   text hash     ae8d80d24446884b
+#   content hash  c0fae05f61eb276d
+#   text hash     eeacfaa991bacaa4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  80343ab8b7451f38
-#   text hash     844def5458b529e7
+#   content hash  2d2d338d56a53a7a
+#   text hash     694278f4011888dd
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5edaf6ce51b70ea1
-#   text hash     6dbbd9acea5d23a3
+#   content hash  102ef6cf241ede57
+#   text hash     dbffd1d3af454b8e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

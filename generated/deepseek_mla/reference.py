@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  025b91181fdeaa35
-#   text hash     4d50f337e22fe882
+#   content hash  d4b89a42d1b3eebe
+#   text hash     adb45651739b6e54
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  840fc45b9c5d9cee
-#   text hash     c565294bdd0b8783
+#   content hash  5e0d5b8f68da7dca
+#   text hash     c6d76c438686cee1
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  8cade04ce1211358
-#   text hash     f1f715f5f5aacd74
+#   content hash  d57f1f057e275fc3
+#   text hash     c430170556c4cb16
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  4094aae4d537ef50
-#   text hash     33f3c1c43d968c66
+#   content hash  e005fd64ec73e002
+#   text hash     b57301d8f9ced68a
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  8cbd0785980cf25b
-#   text hash     e4684e9644ebd2bf
+#   content hash  332e3b76b38626ce
+#   text hash     0dababb1f67cbd2c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  8c4ac1e8ced76f91
-#   text hash     4d860c16c71f3c28
+#   content hash  1dc0c878992ce93e
+#   text hash     320d4d383b0463fd
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  fe146bf6132ba8a5
-#   text hash     9e43f450052c3ee9
+#   content hash  53def39f615ac7ec
+#   text hash     c04bf3d8b8073703
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d7556e377d4ae4de
-#   text hash     a3d4fd1a057e397a
+#   content hash  6a2be26397649917
+#   text hash     40218372f070ab1d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c73c5b82172b3564
-#   text hash     d49bf9478fa46d6a
+#   content hash  3c9ff046a64d641b
+#   text hash     28d73d866c04253e
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

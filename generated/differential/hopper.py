@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  0897983e1a21cbdb
-#   text hash     028b2ae350f61fb4
+#   content hash  f20a13ae07f15478
+#   text hash     db56a65b4aa40861
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6cb45eb7f30c6c13
-#   text hash     4dbb18b4c52b0c9f
+#   content hash  a9dd90d1651feec7
+#   text hash     e555f406e19909b6
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1e0b6e83277ce0f4
-#   text hash     2a3e119a410dcefd
+#   content hash  1b244de5a88a1620
+#   text hash     63db7126bf11ed85
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

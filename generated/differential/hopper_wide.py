@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  572077f542f85608
-#   text hash     ecdcf8be466b8c45
+#   content hash  ca2b80834e9349e3
+#   text hash     170bc4b02f99ea2a
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

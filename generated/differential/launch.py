@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e92d2d0d3646bdca
-#   text hash     49752c80e8b3011d
+#   content hash  3eba9b00501a64a7
+#   text hash     66541b1b5f9db796
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c32bc4b1ebb217b7
-#   text hash     e08164bb46b67336
+#   content hash  21ffe2ae5413d245
+#   text hash     e9ea53b447ebaabe
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

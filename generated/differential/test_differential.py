@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5c53031fa00c28c7
-#   text hash     86458fe158b31287
+#   content hash  04cc653fffa580e7
+#   text hash     2a12fdc3492c2437
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  8cd963a76e6be4d1
-#   text hash     855ba2386e43713a
+#   content hash  26964fdd86428431
+#   text hash     c537ecf564060659
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b9b94a3d372703e2
-#   text hash     b6bcb156ab9435bd
+#   content hash  18dff30d9cf5aa42
+#   text hash     1c982b0aa4528d75
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

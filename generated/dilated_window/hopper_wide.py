@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  410a3c7e1bfe292d
-#   text hash     fc15107629679629
+#   content hash  7327c36cefa939dc
+#   text hash     26bc2343de70807d
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  aa8e525c67f94dc0
-#   text hash     f097e510132d98e6
+#   content hash  69b1c4ac6f910440
+#   text hash     9a0b306f97b03505
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ccbbb95596002292
-#   text hash     47a41b4f36779450
+#   content hash  30efab4b3ad37b39
+#   text hash     74f4986409c592e2
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d6e167bb3eff65ad
-#   text hash     a72824043a8e7b99
+#   content hash  3d1c0209e79f5431
+#   text hash     934615ea8ab75258
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  5c13bf9ff3580362
-#   text hash     1f9ba6c0f22e3072
+#   content hash  d7809baff375fb57
+#   text hash     72d09ad50be1196f
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

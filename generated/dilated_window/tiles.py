@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  5d8c7f6e75de2a5c
-#   text hash     b52e5aeeddb8ca41
+#   content hash  96d1172b8ded0006
+#   text hash     75df480eac7c4da5
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

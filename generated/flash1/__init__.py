@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  29e25df7b17fc1d2
-#   text hash     24a6b7f889a54ea9
+#   content hash  11b12874198d7e60
+#   text hash     d833f7d2ac2618ee
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

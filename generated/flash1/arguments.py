@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/arguments.py.jinja
-#   content hash  4259e6fad732001d
-#   text hash     0fa545d62695b60b
+#   content hash  4e5ab783a1a2c865
+#   text hash     61d53d9c1ea158fa
 #   render with   attnforge render SPEC
 """What calls give, checked: each error names the argument, what was expected and what came.
 
@@ -21,8 +21,14 @@ INTEGERS = (torch.int32, torch.int64)
 LARGEST = torch.finfo(torch.float32).max
 
 
-def cast(x):
-    """x in autocast's dtype, where autocast is on."""
+def cast(*given):
+    """Tensors in autocast's dtype, where autocast is on."""
+    if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
+        return tuple(_cast(x) for x in given)
+    return given
+
+
+def _cast(x):
     if not isinstance(x, torch.Tensor) or not x.is_floating_point() or x.dtype == torch.float64:
         return x
     device = x.device.type

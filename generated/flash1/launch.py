@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  202ccf26126518b4
-#   text hash     857e62ea7b0fe1c2
+#   content hash  08dcdefa32300eb8
+#   text hash     4fa2dd05bfeab9f5
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f0c8e2302518e42e
-#   text hash     80ccc01ff07cb479
+#   content hash  5ee6e593f77d0d96
+#   text hash     8fc50c14a53969a8
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

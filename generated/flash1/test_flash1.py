@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  667264c558bce011
-#   text hash     f304d47417196c49
+#   content hash  64a12c02c2845a7e
+#   text hash     0f5905f3f407db9f
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

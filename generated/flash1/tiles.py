@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  aed53e8a6d3f59f4
-#   text hash     32faaa9892f5dd65
+#   content hash  3ef617224f604759
+#   text hash     a53603b0a6650c00
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  e56676f070dd7fe2
-#   text hash     45fe9a76654c6e19
+#   content hash  0371d92e4b719a09
+#   text hash     90eb471a04b08c87
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  94ff492c2e7d1b6c
-#   text hash     dad7b77f5ea2ab5e
+#   content hash  cf5b0c97ec73c421
+#   text hash     9c0f66ccce3afee3
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  7316602d47a4dcc2
-#   text hash     e63af4cc42ce1930
+#   content hash  5dd174611969ed1c
+#   text hash     89be164980450680
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

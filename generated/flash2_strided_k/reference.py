@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  74a3606aef5eaec2
-#   text hash     062830831062b309
+#   content hash  ea57f5adc96a812a
+#   text hash     2b58bab582d3ff59
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

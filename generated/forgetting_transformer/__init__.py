@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  50cda94dcc5e2bce
-#   text hash     caa6aca89bc5c284
+#   content hash  c24938edd57d486f
+#   text hash     3326bf294293d414
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

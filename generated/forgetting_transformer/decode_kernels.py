@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2ae683c7fc87c37c
-#   text hash     348cc709f120f2ec
+#   content hash  2c1ca16f37b0f750
+#   text hash     68b8742f423461fb
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

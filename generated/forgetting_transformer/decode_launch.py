@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  05f62bb1a4f56c37
-#   text hash     fe47d26f7ae24111
+#   content hash  f7a493a5260695af
+#   text hash     daa720ce199befae
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

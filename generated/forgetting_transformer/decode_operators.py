@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  89659751f275d49a
-#   text hash     b221ba9720a6198f
+#   content hash  0631805163f3a5f1
+#   text hash     179160be18e7de1f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

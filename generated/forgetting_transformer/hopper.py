@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9a71f07cd5443870
-#   text hash     4536f9dbd15bd200
+#   content hash  3ee3168d2f7a1bf5
+#   text hash     3071b6de9e771f95
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

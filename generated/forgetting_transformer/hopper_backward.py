@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e3f4fbe34a7ec5d2
-#   text hash     982dafc1b851f1c3
+#   content hash  9233726d5dd5041e
+#   text hash     c41cce269001dac7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

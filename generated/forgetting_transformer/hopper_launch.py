@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  650bb0882252e63a
-#   text hash     47c4b56ef74182f3
+#   content hash  e5974e94779da10a
+#   text hash     da0671d93d7585f5
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

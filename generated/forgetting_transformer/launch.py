@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  914add8ccb0c84d2
-#   text hash     22827ff6dca5cddf
+#   content hash  ff95410297abd79a
+#   text hash     7f2dc7f81409a256
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  daa9927de82a2b25
-#   text hash     745cb5486805b27a
+#   content hash  820c8fc7b5ea1a3d
+#   text hash     cf8f80b9aceb211a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

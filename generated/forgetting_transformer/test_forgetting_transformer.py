@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4d89dedc00b5da7b
-#   text hash     c38b5bd24dfae559
+#   content hash  2c62cec2831a8e99
+#   text hash     8f4342ac8c2ef0e5
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

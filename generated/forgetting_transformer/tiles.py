@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d0c1d7501c085113
-#   text hash     78a2b29374ad1511
+#   content hash  c0db992e1a8d03f1
+#   text hash     9a498102a4326ada
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

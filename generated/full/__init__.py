@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2351675550261b98
-#   text hash     c65b71aabae33954
+#   content hash  6328bd140185a7ff
+#   text hash     19d52f80a2e876cd
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

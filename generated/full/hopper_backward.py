@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f0c9a84c095803f7
-#   text hash     e5f839d577948c0f
+#   content hash  de065982b13bca0d
+#   text hash     5f5d66aed923af56
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

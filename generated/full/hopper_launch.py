@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b682eb85b1b0d082
-#   text hash     54b87848e5debe21
+#   content hash  2449afc741be9d9e
+#   text hash     1f1d8fbee0f3cac3
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

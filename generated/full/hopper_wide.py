@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f733405472c3bffa
-#   text hash     601e5fb61a81b183
+#   content hash  217913c829e9ffda
+#   text hash     010f8a77e38c2b57
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0c29ec4e872caf8b
-#   text hash     025fd2f52da56f28
+#   content hash  521446995691daf8
+#   text hash     14c62b28381277f0
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  057cc425bc7aad7d
-#   text hash     1bfe1c152955d6cd
+#   content hash  c9288d69dbdb2b89
+#   text hash     701e047c9feb8096
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

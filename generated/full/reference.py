@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f3018dc46f0b789e
-#   text hash     6c319638ddfe84aa
+#   content hash  9f3c354ed1f735c1
+#   text hash     9473258b55b39976
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  633337b33b4b7ca7
-#   text hash     85c55c97d0714750
+#   content hash  60d6afb540e2c104
+#   text hash     e140a053c99141db
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

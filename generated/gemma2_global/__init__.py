@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  81c4a6ca6e521f5d
-#   text hash     5c38b46203ce2b37
+#   content hash  40052bf833a36951
+#   text hash     a5c28a55033abaa2
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

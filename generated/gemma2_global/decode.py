@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  598737e51fb6c61f
-#   text hash     78a9d77557e10183
+#   content hash  f75155152d963f85
+#   text hash     f114c5b2bf77b21b
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

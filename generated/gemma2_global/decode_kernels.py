@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0e2e512cbd87d134
-#   text hash     7d2978b8b09b0310
+#   content hash  96220a3ad851d977
+#   text hash     f366e8afa718df4d
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

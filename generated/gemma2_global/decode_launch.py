@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  51896af0a143f722
-#   text hash     d075b3817b23ac0c
+#   content hash  3c3820e9ebb74905
+#   text hash     cb69da11f4d2946f
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  cca60fb0f04f28a7
-#   text hash     efd9708b8c46a4ca
+#   content hash  b12c2d3362ce92eb
+#   text hash     4451106cc3b745d7
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

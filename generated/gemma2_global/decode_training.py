@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3f9b75c9ec698903
-#   text hash     895fb9b6d840a4e1
+#   content hash  109ef42c6018704d
+#   text hash     6cdb86e753c28bd1
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9c18d7e171f9929e
-#   text hash     cdcaa251b754349a
+#   content hash  3e9d426c5933ee78
+#   text hash     30a427b8faecc7f1
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

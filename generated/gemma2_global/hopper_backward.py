@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  460ffe7ef8a3dd52
-#   text hash     73b6e1b0f14cec81
+#   content hash  54508e3ea59af42a
+#   text hash     65c775b34632ff62
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2a98b9c60b2c738b
-#   text hash     524fb0dec7a5f57e
+#   content hash  3fbdb22a7c3b7e4a
+#   text hash     fe62bdf521c5e79b
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

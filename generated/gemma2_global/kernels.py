@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  56b1c5ca47a6af51
-#   text hash     1a334d23468b818d
+#   content hash  de45aa549e78be2d
+#   text hash     7aefaf1e0474e982
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c56eb2241a8348b0
-#   text hash     e64bb8c76fac3762
+#   content hash  455e7566145c4dab
+#   text hash     54eeae0a6491726d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f2c7a5b91298b1d8
-#   text hash     189cd8eff45ec7c7
+#   content hash  545044da891a85fa
+#   text hash     8fe22747c2149211
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

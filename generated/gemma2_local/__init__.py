@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2e78835a4850655a
-#   text hash     bbcaf6afd932af5c
+#   content hash  3de1c1c1ff84cd52
+#   text hash     ce9547c099f2de8f
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

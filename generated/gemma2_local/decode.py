@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  009ad92bc8eb613c
-#   text hash     c8ea0662ba2b63be
+#   content hash  aaeb82465f7b054d
+#   text hash     31491ef077be2165
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  1e24341bb17c7662
-#   text hash     fb108ff2705770ff
+#   content hash  31cff5efc0aaf501
+#   text hash     499872d440c04dca
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  50b501d134d14263
-#   text hash     94939c0068c714ce
+#   content hash  7908efb3f34dda17
+#   text hash     d413348e9ed46d19
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3d9f36fd224cc050
-#   text hash     7e17efb3f75dbc90
+#   content hash  3bbc78ac2ab107b9
+#   text hash     110360aa27c3d45c
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  dd4ad632a77324db
-#   text hash     973176195697f311
+#   content hash  68449c37b89e3dd1
+#   text hash     70bb9c3d3356b998
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e9c50d56a749e64c
-#   text hash     ced9b05c9ab18672
+#   content hash  2e2848a0397e59d2
+#   text hash     18b5720306cc7831
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  17e5261d59d92790
-#   text hash     6fc2ce072d86b6f2
+#   content hash  db26c58f50bbdd67
+#   text hash     7d6d3e3b1db5d236
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

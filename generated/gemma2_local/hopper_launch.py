@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6ed52ef0df8c0a6f
-#   text hash     494a0d3351d527af
+#   content hash  28b28acc08697086
+#   text hash     9f0f736a97ba5ac4
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  64d5e4f955f434e5
-#   text hash     7a48abf5d2958268
+#   content hash  58fcc2ab2d1e63cf
+#   text hash     32173964cdf6d612
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9bfb668cc462d550
-#   text hash     6b80d8a0c6949baa
+#   content hash  f0514d65eeebae56
+#   text hash     64ba08573c7f9784
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

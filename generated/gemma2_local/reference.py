@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  85310333aaa55bec
-#   text hash     e38e601444bed7fc
+#   content hash  1ad2a37b839a4394
+#   text hash     c521e628bf5132c8
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

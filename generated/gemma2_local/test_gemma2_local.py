@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ef8a2c495f25830a
-#   text hash     1825daab5798ab90
+#   content hash  63e3ed58dc48736b
+#   text hash     b8f149f13a9a5161
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f1b786c9734963f0
-#   text hash     1f2100b5beb39b74
+#   content hash  ee35b140dac2e698
+#   text hash     42fe5774bb8294e5
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b9e8732776751aef
-#   text hash     68c0c42f057179ee
+#   content hash  69c9598eae1c9b9d
+#   text hash     a0971bf5768db6f2
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

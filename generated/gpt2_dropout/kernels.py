@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  619ce7b393b8560d
-#   text hash     93dcd64a51c1b561
+#   content hash  33e802e34858e358
+#   text hash     1d1a07624ddb6de6
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

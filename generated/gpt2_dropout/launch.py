@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2d97c6b683808dfd
-#   text hash     016faef90b6b55fb
+#   content hash  a88021f2189703b7
+#   text hash     6f2ca8774571c1e8
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

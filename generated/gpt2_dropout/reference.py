@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b8e2bd048a247b64
-#   text hash     60e156ffd42f8bf0
+#   content hash  d3c93f854f957e71
+#   text hash     bad5de7126e4a50d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

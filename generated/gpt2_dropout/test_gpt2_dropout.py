@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b2584378bdda7ee7
-#   text hash     35a92aed8c303ef7
+#   content hash  1039092c57c411d4
+#   text hash     e64acb36cf3febf0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

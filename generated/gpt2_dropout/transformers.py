@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a261a0e8fac9f183
-#   text hash     869e78bd1bef3050
+#   content hash  44e5dac15afab2b0
+#   text hash     a93f6d1085258b7e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

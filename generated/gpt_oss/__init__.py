@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  221c2f4ab25b38cf
-#   text hash     fa20f1209e970bf9
+#   content hash  c819c33bbccbf4ee
+#   text hash     7ff921e553000196
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

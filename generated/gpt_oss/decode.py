@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  942900d621fcf032
-#   text hash     b9ba4a09ef452446
+#   content hash  941ba1369382ab9b
+#   text hash     bb0732f143db933a
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1da6b4baf8f6f102
-#   text hash     2b86155011a048e5
+#   content hash  3ad2c573966b9731
+#   text hash     037e17b8309c3b41
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ed85004a9ffcfb57
-#   text hash     33facaa87fc0baa1
+#   content hash  22c239fe785bd3f2
+#   text hash     9918f6a7bd5d21c7
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  86290cbc0185fd99
-#   text hash     12c2d4834d3e4449
+#   content hash  0e6e89d5ca01f9c3
+#   text hash     a6af68d955afd9ea
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  669bfabb6349a906
-#   text hash     9f5a0ab8c96e7047
+#   content hash  0316b87b387f270a
+#   text hash     7183e6c8b60ed64b
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

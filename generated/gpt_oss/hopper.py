@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  517b13f649521fd6
-#   text hash     1cf53e6d259b5048
+#   content hash  09ba28f40ba614dd
+#   text hash     ce24ba1fbfc5c560
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

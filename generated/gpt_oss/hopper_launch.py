@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1a8055d2ce606f63
-#   text hash     206706cb13aedc08
+#   content hash  f86e0d61053bbe85
+#   text hash     33c2df92480ccb6b
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  86c57ab976576e14
-#   text hash     a396182b2cd942eb
+#   content hash  6a2e1481b84605f8
+#   text hash     3d84b941e2e9fe53
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

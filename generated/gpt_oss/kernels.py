@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  347a905d379e9ca7
-#   text hash     82bfd8ecb67b173a
+#   content hash  285c527ed89e6fb1
+#   text hash     1ae4a0809cd46c37
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

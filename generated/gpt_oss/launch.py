@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  96746737c5ff1863
-#   text hash     ff35f2cdf61871f7
+#   content hash  997d0eaee7fdb571
+#   text hash     c60660d3db4d4061
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

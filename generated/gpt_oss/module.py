@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  48dbd25f03a0d608
-#   text hash     b3615a89611ccc12
+#   content hash  36d18adb3a11a848
+#   text hash     4bf52c3aaec6a08c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -150,7 +150,7 @@ class Attention(torch.nn.Module):
             raise TypeError(f"dtype: expected float16, bfloat16 or float32, got {arguments.plain(dtype)}")
         weight, heads = self.k_proj.weight, self.num_kv_heads
         if dtype is None:
-            dtype = arguments.cast(weight.new_empty(0)).dtype  # what projections give
+            dtype = arguments.cast(weight.new_empty(0))[0].dtype  # what projections give
         k, v = (weight.new_empty((batch, size, heads, n), dtype=dtype) for n in (self.head_dim, self.v_head_dim))
         return Cache(k, v)
 
@@ -158,7 +158,7 @@ class Attention(torch.nn.Module):
         """Attention of new tokens, which join the cache."""
         if torch.is_grad_enabled():
             decode_arguments.refuse_gradients(q=q, k=k, v=v)
-        q, k, v = (arguments.cast(x) for x in (q, k, v))  # as `attention` does
+        q, k, v = arguments.cast(q, k, v)  # as `attention` does
         cache.append(k, v, terms["cos"], terms["sin"], terms["positions"])
         if cache.longest == 0:
             # nothing is cached that a prompt would have to read

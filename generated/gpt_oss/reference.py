@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9f1c4a56d30cf433
-#   text hash     624bc995bb9a376f
+#   content hash  8a207a1c6e3d1ac7
+#   text hash     5675f482ae67f3ec
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

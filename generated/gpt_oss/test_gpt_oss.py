@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  39207bd3e5beac37
-#   text hash     d77f6e7f776359ea
+#   content hash  f678798aa74fd664
+#   text hash     1506eabf22828ce3
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

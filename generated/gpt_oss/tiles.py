@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  47ac7308968fff6e
-#   text hash     87b056661107db25
+#   content hash  e37923b97498f13d
+#   text hash     6c7fb97c65fa838c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  3983219dc1471692
-#   text hash     0b96502d82d4ac69
+#   content hash  7be9ed9b5c48677b
+#   text hash     f5217d0c6aae47aa
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

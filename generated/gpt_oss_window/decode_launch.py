@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  10173a0d2e1ebf16
-#   text hash     3db780a73e66f2a3
+#   content hash  05d2e598e424fd95
+#   text hash     6dec656ae2434e7a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

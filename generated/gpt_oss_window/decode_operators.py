@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b00e9959ac02e0fd
-#   text hash     0974bb459f37554d
+#   content hash  f2e3acac009aee25
+#   text hash     9e1dfc195892e428
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  45411228427c1791
-#   text hash     b3e502138f13f625
+#   content hash  25e7e7bc56a5f009
+#   text hash     38b16ae2b83a20af
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  5a88a52d5cc76eb7
-#   text hash     10c1eabb8f0ca455
+#   content hash  736551dbd86ecab4
+#   text hash     79f8a5fc2d52b51c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  af4b9aae5260bf02
-#   text hash     e6b6eeba83be707f
+#   content hash  9d79dda9448741ec
+#   text hash     021f3f063b4abf7f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

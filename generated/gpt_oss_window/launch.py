@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  84ba293af6e2f97d
-#   text hash     5822b3b5e45339d3
+#   content hash  6bc1d1182b0186de
+#   text hash     8af9e6422d7ddb05
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4ee129c199520a19
-#   text hash     97f6441f75afab69
+#   content hash  3c732ad35c09e83e
+#   text hash     3229719cc95c158b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ed4be3062c1f61e5
-#   text hash     65023e881ddd7112
+#   content hash  d30cd1a9da708f43
+#   text hash     fec03f23426f02ff
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

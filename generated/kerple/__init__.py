@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  db79bfa3ec00a3eb
-#   text hash     2738232fa295c1a1
+#   content hash  46880c5e95f053b5
+#   text hash     5f63ce81da7a24d1
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

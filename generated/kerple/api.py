@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  be90a172031efee4
-#   text hash     a83fc76f3c28e820
+#   content hash  ec23c0195f67bb63
+#   text hash     e868e970367cde3d
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -46,8 +46,7 @@ def attention(
 
 def _attention(q, k, v, k_lens, k_starts, q_start, in_decay, in_width, scale, return_lse):
     """What `attention` does; names from the spec begin with `in_` from here on, as in the kernels."""
-    if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
-        q, k, v = arguments.cast(q), arguments.cast(k), arguments.cast(v)
+    q, k, v = arguments.cast(q, k, v)
     arguments.check_operands(q, k, v, axes=("batch", "tokens", "heads", "head size"), grouped=False, widest=(512, 512))
     Hq = q.shape[-2]
     arguments.check_tensor("decay", in_decay, q, arguments.FLOATS, (Hq,))

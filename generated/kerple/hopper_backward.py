@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6ec5ab9e11c152dd
-#   text hash     5a7957a638e8c913
+#   content hash  9d02fb00dbc61fa9
+#   text hash     61e0429c4acf929a
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

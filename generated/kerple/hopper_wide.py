@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d489b82aa6d85502
-#   text hash     ae1c2f13d2960085
+#   content hash  83c98503cda3999b
+#   text hash     55ffde221c498e4f
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  91629764196f54ce
-#   text hash     320a42c0ffcb3d14
+#   content hash  ce03c68fe3188b02
+#   text hash     1d36ebace5137c2d
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8c18684463de338c
-#   text hash     ff65b9e227354c26
+#   content hash  92e3983ec19929b7
+#   text hash     a2bb2e3869456770
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e83f81a3e99c6123
-#   text hash     158015171f0afae3
+#   content hash  df6d54ace9203fdc
+#   text hash     b4131e20536734e3
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  038f907c955fcb1a
-#   text hash     5acca34da55c5fb5
+#   content hash  b1121dfa70986488
+#   text hash     0166b105b17e174e
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  693b2d9fc675aec4
-#   text hash     33d87e17a5832694
+#   content hash  eff3bdc548d2ce63
+#   text hash     d83ddb9fbf80835e
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  53abcf909437a24d
-#   text hash     c704c410e09afc87
+#   content hash  7237f0c2eeb1f06e
+#   text hash     737b604424cb98de
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2f327195921cd34d
-#   text hash     346187c8e3d1f9e3
+#   content hash  75a3e5ea79e361af
+#   text hash     bd89563005ba09e9
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  bf26244db52ca25a
-#   text hash     2db47d6477e72bc2
+#   content hash  e193364ea0aef828
+#   text hash     34d4ac62d3e8aea1
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2f0e6ee50071bf22
-#   text hash     f4274a95ef51a559
+#   content hash  2284ef1ceecb0a59
+#   text hash     1cbcc563603cca33
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

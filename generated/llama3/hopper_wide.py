@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c345d86cc72b321c
-#   text hash     d24261a5c298d1e6
+#   content hash  9d05b953419648ec
+#   text hash     969cd756955d5fe1
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  bd9ebe8bf9cb05fd
-#   text hash     a7c42347e031f77e
+#   content hash  eece9a4eed83e310
+#   text hash     eb4ab05905065682
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

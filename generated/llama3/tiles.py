@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  21541a85c25eeadc
-#   text hash     19b9b8fcbfa894b7
+#   content hash  0dde476149c83c7a
+#   text hash     5a3e82c4d4bdc782
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

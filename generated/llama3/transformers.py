@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  13192197cbb1bc9d
-#   text hash     96e04cf068a0fb5a
+#   content hash  33bef626867ef5ef
+#   text hash     a7d2c46a61f29d3d
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -96,7 +96,7 @@ def attend(
     given = dict(cos=cos, sin=sin, positions=positions, scale=scaling)
     if _decodes(query, key, is_causal and angles is None):
         given["positions"] = query.new_zeros(query.shape[:3:2], dtype=torch.int32)
-        q, k, v = (arguments.cast(x) for x in (q, k, v))  # as `attention` does
+        q, k, v = arguments.cast(q, k, v)  # as `attention` does
         return attend_with_cache(q, k, v, **_cached(key, attention_mask, rows), **given), None
     out = attention(q, k, v, **rows, **given)
     return out, None

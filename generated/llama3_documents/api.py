@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  41f3d058981a4c82
-#   text hash     51847916af56e360
+#   content hash  feed498e8d693490
+#   text hash     a9de1b15638ab656
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -57,8 +57,7 @@ def _attention(
     q, k, v, k_lens, k_starts, q_start, cos, sin, positions, in_q_segments, in_k_segments, scale, return_lse
 ):
     """What `attention` does; names from the spec begin with `in_` from here on, as in the kernels."""
-    if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
-        q, k, v = arguments.cast(q), arguments.cast(k), arguments.cast(v)
+    q, k, v = arguments.cast(q, k, v)
     arguments.check_operands(q, k, v, axes=("batch", "tokens", "heads", "head size"), grouped=True, widest=(512, 512))
     B = q.shape[0]
     Tq = q.shape[1]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b2824e0f7780a8d4
-#   text hash     dd246d5f1548c571
+#   content hash  98f2557f789aba74
+#   text hash     cca3b0a2ea982930
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

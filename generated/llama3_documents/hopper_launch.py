@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  56de82b10a553bc8
-#   text hash     0179118e8f292203
+#   content hash  db2e82c118d90edc
+#   text hash     86b19b3e5dbf27d0
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

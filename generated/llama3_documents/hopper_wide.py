@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  10696e3ba9978cb9
-#   text hash     c0a7bd44fdeb903b
+#   content hash  8fabba5182bb8743
+#   text hash     0fbe9c277f1087a7
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

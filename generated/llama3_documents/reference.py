@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f8936569da85a08a
-#   text hash     4101d99f17a3f9e5
+#   content hash  4bb6eaaa46fa63e7
+#   text hash     601464f783ef3036
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

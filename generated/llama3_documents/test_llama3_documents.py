@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7a8cc57f5f20dcb7
-#   text hash     1ac39a3e1f1a79c8
+#   content hash  3b1c9062e0120572
+#   text hash     c39fe3aca34a05fd
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

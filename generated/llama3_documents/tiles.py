@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  979b0dce604fbcb9
-#   text hash     450ecc7e8ff3340c
+#   content hash  4746afbab83a200d
+#   text hash     6fe16c4d92831dd1
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

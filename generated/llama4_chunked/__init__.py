@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  08cb1255cce862cc
-#   text hash     94ee44bfe8b0ca0a
+#   content hash  bfc87f8de76698bd
+#   text hash     798c2c7ee47c8b72
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9243676b40f8a5b7
-#   text hash     72265e5ed3e86e2b
+#   content hash  5e3e4d92da37ae4a
+#   text hash     2f41f6c1e840d637
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2a88c46553836999
-#   text hash     1540236d4dc63918
+#   content hash  af3db21ffb38aaaf
+#   text hash     663333a1ba78cc39
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

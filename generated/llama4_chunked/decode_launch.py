@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  32ab282e32fb54a6
-#   text hash     0cb1e9da17767c86
+#   content hash  58b23a9e25ac310b
+#   text hash     d005b9cc01b6df19
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

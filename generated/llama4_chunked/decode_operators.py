@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  39e7f28de3c45a6a
-#   text hash     aaad8c6878cac366
+#   content hash  6be7d494b4156fe9
+#   text hash     4d3a1907ee4a7cbe
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

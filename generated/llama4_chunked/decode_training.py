@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  405137037f8afac6
-#   text hash     ef5b9603d5e9273d
+#   content hash  3448bcd2729bfb17
+#   text hash     f6445272fa5a8ad8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9564679d575c69e6
-#   text hash     4cb744cef9f6fbea
+#   content hash  37c12ae95c85e2b2
+#   text hash     1284c0f64cdbcdbd
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  bf5af80cafb7d5a5
-#   text hash     eb2c9a0203b3b974
+#   content hash  e88ffe840d8b0bd4
+#   text hash     3c9ba9124f0b8dec
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  aaf1384c4f1c24f3
-#   text hash     32feecbb9ca34316
+#   content hash  8c169cd89146d468
+#   text hash     a949a0cb3913adad
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

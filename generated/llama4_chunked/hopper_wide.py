@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  407bdbd63f81579d
-#   text hash     c31dbac9610c441f
+#   content hash  1cc96c208d876e62
+#   text hash     a13a3952fb0e4ee6
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

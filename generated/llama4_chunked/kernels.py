@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c0b499e36b8ee4c8
-#   text hash     db5d086c0b826f49
+#   content hash  23a84c82cdb0881c
+#   text hash     e216f4cf9aa572e9
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

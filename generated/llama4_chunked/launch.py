@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ef5aba529cf1365d
-#   text hash     958699b3354df69b
+#   content hash  d46eff0170c2249e
+#   text hash     250c429a9e6b645c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

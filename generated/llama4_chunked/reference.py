@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d5da7cd03dcc84e5
-#   text hash     5088b906859ca799
+#   content hash  83eb243b30397bcd
+#   text hash     4d7a4824dc8c8318
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0039d4dbc4fe100b
-#   text hash     448913b6e6676220
+#   content hash  a68013a33e1a8b9b
+#   text hash     fe3c90e0a9a314d1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  63b1e5f417ed8124
-#   text hash     9a6559bca906487a
+#   content hash  a6c578ff584766dd
+#   text hash     1fa00a7348973872
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1bf6e76ce9672a68
-#   text hash     71c3c7cc88830454
+#   content hash  689b66b7f04dc775
+#   text hash     6b2968dd11c801d3
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

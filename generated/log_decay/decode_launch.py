@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ce2b582bfc8654c3
-#   text hash     9491c058c6a80c75
+#   content hash  718bec52a835cb80
+#   text hash     0e40ce8820fcb088
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d93423ae0f974263
-#   text hash     674eb7f17d637821
+#   content hash  33ed556af8b3d64f
+#   text hash     a266f9d062c4efc1
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  11ce45663e13ec63
-#   text hash     0a4fc739866ba655
+#   content hash  aeac75d8d508c208
+#   text hash     35196eb0b43d0c70
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ef4f8def6f66b66a
-#   text hash     c0b7eca8706fedeb
+#   content hash  c8e8faa00f093da9
+#   text hash     d3da1b8be1981942
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

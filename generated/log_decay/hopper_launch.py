@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4d67201154de86ba
-#   text hash     1527a30aeeac0d55
+#   content hash  0aa77efba34234b1
+#   text hash     a734b12df5321511
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

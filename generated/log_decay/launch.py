@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  47fcd79cc1cc919b
-#   text hash     3b577782c4938b85
+#   content hash  8154c4a7034f3c9d
+#   text hash     7cb076aa78914012
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

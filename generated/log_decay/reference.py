@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  45bf8817c42c158a
-#   text hash     9d87ae34d61a4e35
+#   content hash  60f0ca0da0947fe6
+#   text hash     4f98d7631bba116e
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

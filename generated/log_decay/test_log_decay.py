@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  bf7048d35375643c
-#   text hash     3aca16dde957dad1
+#   content hash  dcf98ce157ffce09
+#   text hash     b243c2fc52b8029e
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4a6cda60e0fe9024
-#   text hash     0eec73f1d238beab
+#   content hash  990ed31980887fb3
+#   text hash     e96637d4c7b38e4b
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

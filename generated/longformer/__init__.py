@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3d586d847a80401b
-#   text hash     706719f1fb9f4e0c
+#   content hash  ab47f3a1cef9ffbe
+#   text hash     d243f321e86f3381
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  301aac37cf8f21ae
-#   text hash     160a038d7399de62
+#   content hash  f666826265a8675f
+#   text hash     b24aa68accc1e798
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

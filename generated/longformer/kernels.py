@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e9b8e229d8a244d3
-#   text hash     96740a23d5236de2
+#   content hash  4b5e4a98cbfae25e
+#   text hash     bc36f3bfabb01b09
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  79536dba86062c2f
-#   text hash     e218fc0f13951c04
+#   content hash  e10d5d75623918b9
+#   text hash     b74b488d9207fcd7
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ea5a0c2827b48d34
-#   text hash     87e4b330d30a8a56
+#   content hash  de3efc9bdbedc4aa
+#   text hash     ec20437ebce4fd91
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b4b7b52b774fdf51
-#   text hash     65fb99cb643d2fc0
+#   content hash  7558b40849a8125f
+#   text hash     37c73cadcff3e2c3
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

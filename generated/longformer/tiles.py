@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4f4b60f91e5e4519
-#   text hash     e814c16665685398
+#   content hash  752f1ab2f0575163
+#   text hash     e5fb5067913de3d0
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

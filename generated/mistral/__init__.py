@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  33aa54f48c745907
-#   text hash     7c2684008faaf938
+#   content hash  8fb3baf5e6afee3c
+#   text hash     5e735072fee38684
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

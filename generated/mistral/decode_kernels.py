@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8bb255d71ab59957
-#   text hash     6106b5d6fe67d459
+#   content hash  0afd54af2c11b8ce
+#   text hash     0988ccc8a97fe529
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2e76d16b4cbd339c
-#   text hash     09dc51e5cfb879f1
+#   content hash  0452b42b180c93e4
+#   text hash     517d8329f6f2fc98
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

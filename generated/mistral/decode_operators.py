@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a87112bdc31d1353
-#   text hash     bdb7a2d63e010b81
+#   content hash  914f3002cefd77f5
+#   text hash     460bf6245f98cde1
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  886938f0c96854d7
-#   text hash     101b7f3a20817f42
+#   content hash  e820f09668c77808
+#   text hash     3a9c7769ed9f3f5c
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  baf1b8f133c5c7f9
-#   text hash     7f3ca5e0aba13bd4
+#   content hash  a88acddb046b2b0c
+#   text hash     1a5928235cede39d
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

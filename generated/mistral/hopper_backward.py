@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8aae84dab0cf2b1d
-#   text hash     6a3e4abaf7e73f3d
+#   content hash  e6f79a5d31cbd5ad
+#   text hash     94f029b0bfb5e80b
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

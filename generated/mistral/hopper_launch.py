@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  799464d7ef2f5d20
-#   text hash     bb75c1d9819e8c42
+#   content hash  73e6b9a8b7aa5755
+#   text hash     8749a4379543692c
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

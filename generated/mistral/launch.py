@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  eb6384059dc5cca9
-#   text hash     f38b8a5a0153080f
+#   content hash  32f4b44461b72626
+#   text hash     39f4fef403ba9e96
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3ebf294ad45ac586
-#   text hash     676f2e8215555e15
+#   content hash  3f3cb6fdee0d0f28
+#   text hash     f4db91e33ff2feac
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

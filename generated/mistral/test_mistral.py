@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2cdb2becdaff30a6
-#   text hash     6001ee426efc81b3
+#   content hash  9efa6062b017a276
+#   text hash     8af9e7af12967548
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  944ae25e5dcfb9b0
-#   text hash     75a3d32ccc8e2820
+#   content hash  fb2e96857bfa31b8
+#   text hash     731c3273e61e7bcd
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5e245d573f80b6b3
-#   text hash     8cac25f98295e2a9
+#   content hash  bd48fae95fa8ba6c
+#   text hash     5a8b4a560c4a265e
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d922646f68e81225
-#   text hash     4ca4c36e99cd860b
+#   content hash  18bd134a5f6d58c6
+#   text hash     58053319a2dd79d6
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

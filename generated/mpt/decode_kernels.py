@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  36b1895ad6cb52f6
-#   text hash     558341f334ae46f8
+#   content hash  10f4d9322746f32e
+#   text hash     c0a4a994085cd9f4
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ba35ff1bea6e5059
-#   text hash     db872f164e007f7e
+#   content hash  92f8152ab9bdd164
+#   text hash     2a8894f06474fa4d
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0ca37d5183ea3313
-#   text hash     46d0d8a98c469be1
+#   content hash  4646b0c5f280dff0
+#   text hash     17a9a8eefaebc80a
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  36490d01e67cd3c3
-#   text hash     c32be74c556e5548
+#   content hash  0f1c94710acaa18c
+#   text hash     3351e81276181da0
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

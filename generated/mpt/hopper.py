@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  61bf6c01621d5bc9
-#   text hash     1cf57fcd4e1eb471
+#   content hash  b789b8a07ba05613
+#   text hash     f745150431830652
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

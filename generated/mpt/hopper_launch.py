@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d15c6c9497a5b76f
-#   text hash     30dba7e3caa9d0fe
+#   content hash  f23ab73847ae5cb3
+#   text hash     f2b5ac36e33b0a94
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  275dd60f7ccbeadc
-#   text hash     fd75237f65bfcc5a
+#   content hash  c151c1a4ccc43b44
+#   text hash     c93bcf1631add17f
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

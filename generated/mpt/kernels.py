@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2f23a813819af5e4
-#   text hash     edc1c9e3b563df2e
+#   content hash  51b020d2b76adb46
+#   text hash     1c509ca08d10037d
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

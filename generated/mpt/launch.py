@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  113a19d8a3be4144
-#   text hash     6ce1461cab4750b3
+#   content hash  6158d5af1efb9125
+#   text hash     eb79b1b02dc8fb8a
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  dda4b00dfa9f43d0
-#   text hash     ab77b4d7ad77e327
+#   content hash  23e5ccf424a2b279
+#   text hash     4bcadb241772f6e5
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b85ff508b18d6b7f
-#   text hash     f6e137a0c5ae1c58
+#   content hash  e5e311a2338ad036
+#   text hash     9488dfdb38672078
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

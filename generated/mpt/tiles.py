@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8de3c5f96de25252
-#   text hash     1189a29a670bba55
+#   content hash  b210d9145f93f31c
+#   text hash     41ac5553bf4d39c6
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

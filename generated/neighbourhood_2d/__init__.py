@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  bc82b17beb5e6933
-#   text hash     ba2dd89f00d79dd7
+#   content hash  b4168a547bcad3bf
+#   text hash     b588236084b400b9
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

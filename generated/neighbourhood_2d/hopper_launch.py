@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  5db1b2ef524feaa5
-#   text hash     017669e7ce902c09
+#   content hash  f7ac2323984a88c4
+#   text hash     296f709a3e6083bf
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

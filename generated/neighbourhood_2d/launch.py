@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  44fd5e5662475ab5
-#   text hash     5f839d376bd41acc
+#   content hash  9c617dec4ac6c300
+#   text hash     1844402f4384aa1d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

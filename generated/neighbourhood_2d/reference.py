@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4166ff6fbe811601
-#   text hash     77968589490608cd
+#   content hash  33c27fb64d42cedb
+#   text hash     fd1124e8444722f3
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0923f0ea983e4b2f
-#   text hash     a890777bf164a209
+#   content hash  cfe81aa5ef0eb8b9
+#   text hash     75ce7a2e946f69cf
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

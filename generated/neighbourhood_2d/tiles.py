@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  305e8e5dcf8b4704
-#   text hash     feeb4e14ba6328c2
+#   content hash  2bb7b0566ed4da5c
+#   text hash     85fff76267f91f12
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8d2b807ebf6431c1
-#   text hash     3a7b95a4c49a93fa
+#   content hash  10e3bc5b28cf9534
+#   text hash     ce5f1de588235124
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d621218941a4d03d
-#   text hash     1d5e1d244ce67f5f
+#   content hash  519756d56e347fd0
+#   text hash     c076c113c803bb11
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  da05663376fa02f5
-#   text hash     b95641a246dda0c4
+#   content hash  a12b9d36f003d888
+#   text hash     f8f1c42b0bbdc4b3
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a379d96a98fd520b
-#   text hash     c556340a4cda5620
+#   content hash  ec8890c6abcbeadd
+#   text hash     59dc284568deef07
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f78981348cf7a956
-#   text hash     f37ed983a14b0399
+#   content hash  fc68ae034d5df58f
+#   text hash     e48570f928b77203
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3320b4d4eb4bd951
-#   text hash     331528296ad7d378
+#   content hash  eb1e4706d92a7c24
+#   text hash     7c2a393bdd8a93b7
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

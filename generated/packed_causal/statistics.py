@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4453ae205ce862f3
-#   text hash     ec003c4bfe92763e
+#   content hash  a08cb626a5a3f65d
+#   text hash     167122ae229b0492
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

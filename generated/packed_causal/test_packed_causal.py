@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  af29159857b3bacf
-#   text hash     03b9484f5c5bad27
+#   content hash  18dde55455bee036
+#   text hash     8c683fa9c288d099
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

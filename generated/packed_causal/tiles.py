@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  fbbe8281f8c361a7
-#   text hash     2ea7bfdc2b3830f1
+#   content hash  4abec11bf5555b00
+#   text hash     e9386b2d46ef4713
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5d91e4ea91bfc431
-#   text hash     b7757b35cac56d70
+#   content hash  327e9a26bc7c9ce7
+#   text hash     425b079535a7f008
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ebdde254d80c38ba
-#   text hash     7b8905758a9cdf90
+#   content hash  614769491fa4564f
+#   text hash     e42afbf947274dde
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  77b82713c547515e
-#   text hash     c5040f737837554a
+#   content hash  9b14394b9c61052b
+#   text hash     497cd46be0781e8a
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

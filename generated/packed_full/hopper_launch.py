@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7e1c7737f80decfa
-#   text hash     4e015e539835f349
+#   content hash  70133ae76e280814
+#   text hash     ea5db4b5a8f49151
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

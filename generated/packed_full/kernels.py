@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  70a08bd47ae017ea
-#   text hash     9669f9925084f96b
+#   content hash  673865682c805df8
+#   text hash     158f478661085431
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d2e381c2578e46c0
-#   text hash     cac7aa491c64e24b
+#   content hash  9b39f062567fb2d0
+#   text hash     041ef4b0d8e44632
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

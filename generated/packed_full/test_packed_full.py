@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f85f76e9c64ad455
-#   text hash     4a7eb4db5b075a55
+#   content hash  6475450b7065fb9b
+#   text hash     13dd8c84543aa1bc
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

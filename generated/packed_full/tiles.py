@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7c24b00974a637c6
-#   text hash     93e55253b1059056
+#   content hash  dbf00de0aeb07c8f
+#   text hash     2ca109b864a6fb5d
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

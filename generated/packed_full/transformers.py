@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  86f9ded72e7c5e14
-#   text hash     a56a6e10be3f6fdc
+#   content hash  5c6e98032f4cd1a6
+#   text hash     f0ffb49e683f23e1
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  aab7d566a015fd1b
-#   text hash     a2c2e4181e523885
+#   content hash  6819c6724f0b2016
+#   text hash     3cb1c8b18ee7be8f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  9a082ad066c3e6da
-#   text hash     338a7923af8e384d
+#   content hash  585acb2709ccd294
+#   text hash     a8cda2ce9be7f6ca
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

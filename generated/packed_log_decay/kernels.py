@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  09c4d360d5508077
-#   text hash     f1e4a492f267cf5d
+#   content hash  666fedf25f6d7ce5
+#   text hash     562f730cafb3e81c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c635a6bb1568ed85
-#   text hash     d1a8f6fc260eec07
+#   content hash  30b90650a3a36d3d
+#   text hash     c22cadef5bec1bf7
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2d032ae5484bf08a
-#   text hash     d4783b5de996b710
+#   content hash  f0ce5a5baf831d7c
+#   text hash     bc4a11dbc86d5096
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d66b88b0187c061f
-#   text hash     c9bfd6c1b40c425f
+#   content hash  7cd727a3938ec072
+#   text hash     b29c94b44c8c2b60
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

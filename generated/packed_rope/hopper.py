@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  fb361544075ba945
-#   text hash     5a0aca5906f604ad
+#   content hash  873abc2b23870f11
+#   text hash     2ca8cabe81bfb146
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  74f50820e7ebfa95
-#   text hash     99cbc2de75d039d8
+#   content hash  2c7f262d2a804ede
+#   text hash     d8f4133621a59954
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5b614ee97315f11e
-#   text hash     8d2b1370c65d2a73
+#   content hash  7bc6ee0656b389ab
+#   text hash     490262d258e25212
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

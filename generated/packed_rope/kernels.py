@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  73597ff34ef85fd4
-#   text hash     41897eeb7e6f4554
+#   content hash  ac4f7248510efe7d
+#   text hash     ef8ca940596b8a67
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

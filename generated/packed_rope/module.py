@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1fd9b560f5c5fb42
-#   text hash     33b7b10d9d953a91
+#   content hash  11fdce2cc02f5495
+#   text hash     380120f54c44861c
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  bfd8cabbeabc6e9d
-#   text hash     6fdde8ebbd97f0f4
+#   content hash  373130ba3e484f2c
+#   text hash     fcff477ecf04653b
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

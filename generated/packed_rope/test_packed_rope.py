@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  efd83c84d5d64545
-#   text hash     0931f23167c0d103
+#   content hash  a3c8817a89894cbd
+#   text hash     f3aecb662a1e6e70
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

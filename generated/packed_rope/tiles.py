@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3cab7e22ad22d65b
-#   text hash     ac6e0ac085cd83c0
+#   content hash  96d23a821cc7032e
+#   text hash     8ac97854c8f79b0d
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

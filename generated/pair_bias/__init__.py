@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  ac6d89ad741f151d
-#   text hash     49ce3e6d38883948
+#   content hash  1abf0127062bef13
+#   text hash     3ca2ba253ca2f412
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

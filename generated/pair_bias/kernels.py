@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5fe0f610be637d7b
-#   text hash     dbce2f31a6072c77
+#   content hash  150c5157b8730e8e
+#   text hash     ad613e5b7197a90e
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

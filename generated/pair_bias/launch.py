@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f71b2c4d228cb93f
-#   text hash     ae3361b46d68c87f
+#   content hash  bcd018fb71788591
+#   text hash     32522a1377ea1219
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

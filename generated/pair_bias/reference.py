@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  0bb1cb95df74215f
-#   text hash     28e37b494c5b7bb0
+#   content hash  8abd59df331b0239
+#   text hash     5aa1f39471f07606
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

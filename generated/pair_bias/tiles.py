@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  951b6c5c8148ba93
-#   text hash     9b07901096893e93
+#   content hash  e26e06facb7f302c
+#   text hash     4a38a4b9657eea5f
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

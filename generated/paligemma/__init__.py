@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  5282bee75b07bdeb
-#   text hash     1fc55f2395b97476
+#   content hash  00252bc133aa6e9f
+#   text hash     88adecd8498f2276
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  817791f0ffc31895
-#   text hash     a8858a768fd8d4f7
+#   content hash  95ba90b5a5bead77
+#   text hash     1635067bde8224e2
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1b4e98c5ef5be6dd
-#   text hash     d8f70d9eaca63280
+#   content hash  3dd6be4a3ec61638
+#   text hash     26e040cf6283ec74
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  25966da722008cd0
-#   text hash     9a0862201c1d67e6
+#   content hash  17429feb99360a06
+#   text hash     cf1be3a11d3849b9
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4e02b63d0f87739b
-#   text hash     26621e5f0deaa141
+#   content hash  349470a64997cc07
+#   text hash     ceb535e2c052b6f8
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  736e495e16d06053
-#   text hash     44eb1c9196556388
+#   content hash  d5a5134cf7796012
+#   text hash     3dde5fd702d3477f
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  856b3469b5329e7a
-#   text hash     043c20ffb730dd9a
+#   content hash  b9530356a82accd3
+#   text hash     998d7356784790cf
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

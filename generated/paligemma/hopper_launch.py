@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  91aa6a8f2e250094
-#   text hash     ad99fba85e21fb77
+#   content hash  e958d4511e6254dc
+#   text hash     c700678ecc1fc4e9
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  16deeb360e1d8c6d
-#   text hash     c8db7ee228d51b59
+#   content hash  8d732612b0c9ccbc
+#   text hash     90270cc7fbf6e98c
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

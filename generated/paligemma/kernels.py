@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8af2f92c44a5fd04
-#   text hash     a64dd7fd868ca556
+#   content hash  edf3a00e60a1e15a
+#   text hash     aff762e10c7a11f5
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bdb165947ee54afa
-#   text hash     66c60873b3d0e9a7
+#   content hash  7f284ff9a8ed34e9
+#   text hash     952c25ed8d145e3a
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d5b3c5d47511869b
-#   text hash     476132d8579535f2
+#   content hash  2fd3285e08ba7bee
+#   text hash     3c35ecd52e7ee27e
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

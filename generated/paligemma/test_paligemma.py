@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e7c3470f13d5dcc7
-#   text hash     eb3bf9132d691573
+#   content hash  eaa58b21de29f4e8
+#   text hash     357f8982cc30c84e
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2471b127fdb2b8bc
-#   text hash     60074f1d22e58ffa
+#   content hash  5161dc3430ada491
+#   text hash     e25c0b02d389152c
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

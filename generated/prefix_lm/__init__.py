@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  10816e41c08ef32a
-#   text hash     784747d0b41e87d7
+#   content hash  abd8ecc54acdc93c
+#   text hash     4959898d6eec34c3
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

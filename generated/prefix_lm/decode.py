@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  76776df6608f42e9
-#   text hash     e82b11a5bbf84b37
+#   content hash  892c4f41ee24ddee
+#   text hash     123578669d15369e
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9e091f208a2398d4
-#   text hash     5a1964f6055b6137
+#   content hash  71b796fa127e0860
+#   text hash     021e90aa6f3d3032
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

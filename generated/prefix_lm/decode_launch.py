@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f9bb9825b1757fb9
-#   text hash     3a0729a412592407
+#   content hash  56f79033a6ebeb41
+#   text hash     d04ac2d55e5fdad8
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c20728ae0c7e233c
-#   text hash     0ff4147c4600ca74
+#   content hash  34a6611f76f9b0cb
+#   text hash     c8715a45cf02a789
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

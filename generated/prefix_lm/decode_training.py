@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6a5d60a93a239063
-#   text hash     d6624f78b14ca6ba
+#   content hash  c167341b8da26ca4
+#   text hash     5f6d71bc784b1fd0
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a53fe96b5c997485
-#   text hash     bad6215ae8a79cb0
+#   content hash  fd7517a41d60e8a9
+#   text hash     dd06a443686ad1d5
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  19b5bc92a427818f
-#   text hash     7c5357de0cc89183
+#   content hash  a9d3278e42806b45
+#   text hash     7b5a462a56fbd6be
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e96963f328fcd259
-#   text hash     cf8f773f1851968b
+#   content hash  33f1d4def19d46a9
+#   text hash     277f5ac0a71a6af4
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

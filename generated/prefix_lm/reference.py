@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d5b01b12747d9c69
-#   text hash     9d3017a4ccf05ef6
+#   content hash  ece97b0e06371c1a
+#   text hash     6aa261906a73d658
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2879379e9bc85fa3
-#   text hash     147f1d1a147ef39c
+#   content hash  a8fb24b2a19337fc
+#   text hash     491a8597b5154cbb
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

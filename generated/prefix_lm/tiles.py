@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  747e29ecea91bc7f
-#   text hash     5b1231867fe68db5
+#   content hash  bee981746db7be04
+#   text hash     6884d81480d07375
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

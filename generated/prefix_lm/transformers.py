@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  40949857c47bb68e
-#   text hash     755e5cfede11e1ef
+#   content hash  bf09bae408f4fa91
+#   text hash     c37ec86f6e37a4f8
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -88,7 +88,7 @@ def attend(
     rows = _rows(attention_mask, query, key, is_causal)
     given = dict(scale=scaling)
     if _decodes(query, key, is_causal):
-        q, k, v = (arguments.cast(x) for x in (q, k, v))  # as `attention` does
+        q, k, v = arguments.cast(q, k, v)  # as `attention` does
         return attend_with_cache(q, k, v, **_cached(key, attention_mask, rows), **given), None
     out = attention(q, k, v, **rows, **given)
     return out, None

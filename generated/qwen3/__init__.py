@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6650dc24e90c065d
-#   text hash     5fe73996eda42545
+#   content hash  42e9f92c6058bfbf
+#   text hash     9548cca2206e56b1
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

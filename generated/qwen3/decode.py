@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ac47024cf17a40bf
-#   text hash     daf035228577577c
+#   content hash  e76e21080b44b3af
+#   text hash     f3433a43915f7507
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

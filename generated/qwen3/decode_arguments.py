@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/decode/arguments.py.jinja
-#   content hash  6bc52c9be8bab758
-#   text hash     1a8b710ce5fa6a10
+#   content hash  c88e8cefdfb6b77f
+#   text hash     ee4e604b1009e114
 #   render with   attnforge render SPEC
 """What calls of decoding give, checked beside what arguments.py checks, and what shapes it has for kernels.
 
@@ -97,7 +97,10 @@ def _span(x):
 
 
 def needs_dispatcher(given):
-    """Whether PyTorch has a say in what becomes of these: a tensor still to be negated, or of a class that tells."""
+    """Whether PyTorch has a say in what becomes of these: a tensor still to be negated, or of a class that tells.
+
+    Tensors of other classes are none: the operator hands them on as they are, and `attend_now` would ask it again.
+    """
     for x in given:
         if isinstance(x, torch.Tensor) and (
             x.is_neg() or type(x).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  348501d2b8a16344
-#   text hash     be2d9c43cfa2a09e
+#   content hash  67f1ed7d28631fc0
+#   text hash     e58590e4e9a9b9bb
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  eae113e0e56f89e3
-#   text hash     0420e8bcd802f13d
+#   content hash  4ff97cf71e41d35c
+#   text hash     364bb31c6e9981e2
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

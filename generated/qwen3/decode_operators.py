@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7563749898cc4fa1
-#   text hash     12ca25f745d7a8fe
+#   content hash  e4f4f118b98e5e94
+#   text hash     7e3ff00ac23fcd43
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

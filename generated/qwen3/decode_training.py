@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  337fe5974fa48099
-#   text hash     7cf619bd575a3f44
+#   content hash  3f5bb5d5b7f4807e
+#   text hash     b28cf45a3a859028
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a7bcc089b9d4f4f1
-#   text hash     84bdd96066fa73ed
+#   content hash  08aae6b11f3105d1
+#   text hash     7404197cad36bdaa
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ee1052378b07c4c5
-#   text hash     0b6a1fa35ed339d0
+#   content hash  f5b3411ffe928ffc
+#   text hash     8ddcbc2c8c7d97b4
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7489a8044c57d3f8
-#   text hash     b8ba3e2190a4e3f9
+#   content hash  186b6b11a9e85257
+#   text hash     64d9675cc71292eb
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  fbe728b6c43be271
-#   text hash     40c52fb0ba3a56e0
+#   content hash  9584b9fa95807508
+#   text hash     23b31a794ca963c4
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9212d2e4e5a1b62f
-#   text hash     c01724ce12d6b67d
+#   content hash  fd4e8d96d99753c2
+#   text hash     88f9bdeaf5cf4df1
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  bb776e83b2e33f45
-#   text hash     9af98930a9ea9515
+#   content hash  420e405ce3f44fa3
+#   text hash     dd897041101bc4db
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8ad2e00e1ce7b0a1
-#   text hash     6c2009419f851d8a
+#   content hash  8783e1523f58bef7
+#   text hash     21e2152442f08529
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  fd63addb8de56334
-#   text hash     1a11dbe4b1bc3d90
+#   content hash  7071aeff592b3218
+#   text hash     fa8ade7b535126cb
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

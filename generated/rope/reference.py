@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8d3480c8b97599df
-#   text hash     ca72785a0dd07334
+#   content hash  3984bbd5d7dd65bf
+#   text hash     c78cf6e192ce0e3b
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

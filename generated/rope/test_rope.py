@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2c1eeeeed191c8ed
-#   text hash     efc315d77497ea9d
+#   content hash  80e687aff03565de
+#   text hash     9c4b14b9c64fc36a
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

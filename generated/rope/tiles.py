@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  792a6fa7f80241df
-#   text hash     f032dd7fe8c25c9a
+#   content hash  34614603c0d1e0ed
+#   text hash     c0f4a3744b817def
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

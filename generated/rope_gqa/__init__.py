@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4cc7c88fe3736ae1
-#   text hash     d47f95801b4120f7
+#   content hash  e265b85ba4e5f24e
+#   text hash     7cefa52d57076f69
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  00803e960bbe61fa
-#   text hash     b574f6af8d9a1b31
+#   content hash  f227d53f949ed8c9
+#   text hash     1a6106ec8e019967
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  61ad990c7002e54f
-#   text hash     9b42ad82fca901bc
+#   content hash  92ada7f6e1f7cbcc
+#   text hash     e058f0bdefcd8609
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

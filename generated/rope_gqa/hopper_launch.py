@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  779ae38c0be62220
-#   text hash     c941083f32223796
+#   content hash  0f3da066e136dac5
+#   text hash     a3dae96ea0bdb778
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

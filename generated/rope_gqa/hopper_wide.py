@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  072e0860d93068f0
-#   text hash     0eab3b2a8fd61f80
+#   content hash  f7e5bd16f1225dae
+#   text hash     c0e08aff1ca522c9
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

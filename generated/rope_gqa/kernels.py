@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  8a3aae73396b1f6b
-#   text hash     0d3b4b1d6b12cd61
+#   content hash  0226713ca9c3e2af
+#   text hash     ec20b40346f3de0e
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

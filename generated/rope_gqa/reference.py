@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  fd04df61dee3281c
-#   text hash     4a702a7312e54b12
+#   content hash  8e4ca10ac3954def
+#   text hash     5e099a0b533ae0e2
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

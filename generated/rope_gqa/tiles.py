@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  9f955a25a4832cd7
-#   text hash     158b75308f23acb4
+#   content hash  549273c28d7f41cc
+#   text hash     45e8b30adb09ac36
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

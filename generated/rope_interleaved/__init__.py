@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  65689900426008af
-#   text hash     69c7b544b96aa742
+#   content hash  f3642c572a645b2c
+#   text hash     1f5b7bdac1bc9943
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

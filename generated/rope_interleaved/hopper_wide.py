@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  76b23e01e036d2bd
-#   text hash     20786109680f6ce0
+#   content hash  b2eec40f7835e662
+#   text hash     bab16a75f9d49c29
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  079cca661a0683e9
-#   text hash     170306a21b7cee08
+#   content hash  773f94a1dd3ca128
+#   text hash     1ecd780eeb80a09e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

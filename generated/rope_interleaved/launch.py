@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7af57f5531a5bbee
-#   text hash     8aacb12246193821
+#   content hash  4a89898920eeffdc
+#   text hash     63fc3ae12d676321
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

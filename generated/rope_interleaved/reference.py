@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f30af6f5459ecc9e
-#   text hash     c2116a8ec19cbd67
+#   content hash  724ca1603e8d9eda
+#   text hash     d588649778d087e6
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a8f612a145d21473
-#   text hash     3d366ccaff4261f1
+#   content hash  6f4e42b6206871ae
+#   text hash     6ebcf1ba780f85b4
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5a057cfd8f3feaba
-#   text hash     d7de4d3f088953b0
+#   content hash  041a2af4cb5bfceb
+#   text hash     6eceda0d72743f24
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  314c8197cd1af645
-#   text hash     f2347bdf5284627f
+#   content hash  15f06aa68556f07e
+#   text hash     f533237c5ad6f7e5
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

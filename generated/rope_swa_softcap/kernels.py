@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  99990507824f86bb
-#   text hash     489bdf37f936c8f2
+#   content hash  2804c11bfff119d3
+#   text hash     726caf13a8bb6e21
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

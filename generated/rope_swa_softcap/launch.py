@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ed1eef58ad730c35
-#   text hash     1e1376e4a355888d
+#   content hash  079abde753a86a85
+#   text hash     ec3d8dc20712be19
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fc051ede58ea3fe4
-#   text hash     de7e02e06c22f256
+#   content hash  d4d4b8290d9669cc
+#   text hash     091681c1a4c78163
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  10fd04c4bc744380
-#   text hash     5453b9bad5a275eb
+#   content hash  da1d8d167e9a0ee7
+#   text hash     9f1729daac2cf15c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

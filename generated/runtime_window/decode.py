@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f4a63a57cf81dd1c
-#   text hash     3df44f5221235554
+#   content hash  f2aa95259b9c4169
+#   text hash     ff01de7ae0b93176
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

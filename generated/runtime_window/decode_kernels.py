@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  30d7eed407245428
-#   text hash     86183268a60f5476
+#   content hash  4cf27e677740d03b
+#   text hash     c0b727af34e7149b
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

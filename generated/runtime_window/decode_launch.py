@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  bd015be770a1f19b
-#   text hash     68e0eabdffb8d159
+#   content hash  7ea722af8c8f2b02
+#   text hash     cac5142858010735
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

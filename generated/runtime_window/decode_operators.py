@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8f66bb06ebe08547
-#   text hash     5157eaed8fc04734
+#   content hash  49b19d3591de9fc1
+#   text hash     a4f7f49ff85b0803
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  75f86e54f77d662f
-#   text hash     8f2b6ef896ef8b9c
+#   content hash  6c8395a5d9fab4c7
+#   text hash     bb9aaf15e8902b21
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

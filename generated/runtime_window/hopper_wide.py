@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a7277839a4bd6547
-#   text hash     bf0c611b3ec49fdc
+#   content hash  8cfffe3ad452ac2c
+#   text hash     57446706b3c922a0
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  25bc75c616227faa
-#   text hash     e49685bba1660196
+#   content hash  e62be73845f61fb7
+#   text hash     aa2d28058808093b
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d20ac37f1333eafe
-#   text hash     9ed33e640631f590
+#   content hash  a61e1f890cc94497
+#   text hash     33347ca406bb49c9
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

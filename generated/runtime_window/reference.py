@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f27631ca7272e38c
-#   text hash     9328da80a5ace529
+#   content hash  f41a31f08a542b25
+#   text hash     81e1a1ab7640ace1
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

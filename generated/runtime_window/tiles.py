@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b0d8639c61c35b70
-#   text hash     e6b171edfbddf59c
+#   content hash  ee4d3229e44ebf0a
+#   text hash     9a6cfc549861bcae
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  61fc7f89a81ccede
-#   text hash     99064c42c66e4e9c
+#   content hash  e53f3eb3953b25c6
+#   text hash     5ea37ea0d02c76ac
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -88,7 +88,7 @@ def attend(
     rows = _rows(attention_mask)
     given = dict(window=2**28 if sliding_window is None else sliding_window, scale=scaling)
     if _decodes(query, key, is_causal):
-        q, k, v = (arguments.cast(x) for x in (q, k, v))  # as `attention` does
+        q, k, v = arguments.cast(q, k, v)  # as `attention` does
         return attend_with_cache(q, k, v, **_cached(key, attention_mask, rows), **given), None
     out = attention(q, k, v, **rows, **given)
     return out, None

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  90d0c755452c89e0
-#   text hash     b1ed1983501343ad
+#   content hash  b6d0a2cc6aec741a
+#   text hash     7653ab5d216a61c7
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

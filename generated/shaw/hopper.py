@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  19e3189ecdea1cc4
-#   text hash     81f0582fed8e8df1
+#   content hash  e00941ce9f893cf3
+#   text hash     a3ed60f5f4bb4fa8
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  db38a4213ab7e1e4
-#   text hash     599ccf7876ba53e6
+#   content hash  5a95543b09ca2ede
+#   text hash     4aea576f2682bbac
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  ff87c21c0a472f88
-#   text hash     6133e799fa51458d
+#   content hash  6fd986c6283e99f4
+#   text hash     73ac5a0d1d8b0958
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5b42cbfab323037a
-#   text hash     1a39a89f68a78b18
+#   content hash  fe3af7d6b7b90ae4
+#   text hash     7509e460da08c62b
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

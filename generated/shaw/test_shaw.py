@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  121be11e10660378
-#   text hash     d2c4365b0f8aa75f
+#   content hash  939e92ff1c1ddeda
+#   text hash     9bf2c8ae9b004ce8
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

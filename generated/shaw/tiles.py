@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  fb8724d9acdca496
-#   text hash     9c4daea08472a052
+#   content hash  4affa9a7e2633b50
+#   text hash     d2f758e5fc581e1b
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

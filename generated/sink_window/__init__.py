@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  99a3eff1c3d21e08
-#   text hash     cf59f61e1dfb84d5
+#   content hash  661436cc69482f38
+#   text hash     9ead03b46784e46e
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  768148ea142abdd7
-#   text hash     b56ec80d2b76fc74
+#   content hash  ffb172d75a2ec9f1
+#   text hash     e7278e57f6760c92
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  431c5cd78cf82c63
-#   text hash     56f900cbb0b7bb82
+#   content hash  9d8719236ded9ee9
+#   text hash     51c2b43a0432b126
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

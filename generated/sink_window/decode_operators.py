@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a37589c71ed16a66
-#   text hash     77606ed8aab58d9c
+#   content hash  489533c41bde321e
+#   text hash     1fca54231bc929a8
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

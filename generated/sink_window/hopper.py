@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0ec4164dfb17a634
-#   text hash     5b7dc8e62cdadb8f
+#   content hash  e345d9b246ecba30
+#   text hash     d8ef65735e7380f8
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7a0e0529f9c97d51
-#   text hash     3358285b9bd0307d
+#   content hash  07e7514e90c1a708
+#   text hash     a0f053dba8491794
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

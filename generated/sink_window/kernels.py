@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1b40184101295a23
-#   text hash     54b794d1d4bb6861
+#   content hash  56263e895304b1bf
+#   text hash     521036d1c6dda39f
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d84ee631cacd89fb
-#   text hash     06a7ee4607412c97
+#   content hash  5cb64086af101380
+#   text hash     c33807916875ec07
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

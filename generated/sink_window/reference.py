@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3322f5b9cdc6e793
-#   text hash     7df40f67fd718742
+#   content hash  fd3442ef441d7344
+#   text hash     1c9e9c808f2ffe8b
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

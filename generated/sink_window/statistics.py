@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7c8474db10dfa4fb
-#   text hash     5ac42ef3f11a8f18
+#   content hash  43de7ec1782659aa
+#   text hash     b0c21c850ac951b4
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

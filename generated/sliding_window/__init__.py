@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  af566a3f52bd5d4a
-#   text hash     e34efbdcf2155d25
+#   content hash  d1974223050860de
+#   text hash     5b6fda91b54dc802
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

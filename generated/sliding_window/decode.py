@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b6cb0a0a7c74d739
-#   text hash     41253e3616ab856d
+#   content hash  9d2791a13ca115bb
+#   text hash     0eb7a63079a8d540
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e7f69635cca1d369
-#   text hash     1dff4a4960841e30
+#   content hash  1f184e90569adee4
+#   text hash     056e76865ba9e1dd
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

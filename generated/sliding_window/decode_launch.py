@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4dd73f223787e639
-#   text hash     e352057b6eda1405
+#   content hash  deddd3eb19593dfe
+#   text hash     6806800ac905211a
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

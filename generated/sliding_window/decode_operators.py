@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e60f51aba6ffa8b2
-#   text hash     559b4fa4456f589f
+#   content hash  5dfaddf43e7b022c
+#   text hash     72975b5cf298b115
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8b65cb47c506e569
-#   text hash     bf0e226e7ffa2fc9
+#   content hash  fa97c0cf6e0899db
+#   text hash     19ff4f5706dc60d9
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  0602161d138d0a50
-#   text hash     8424cb3d938b8095
+#   content hash  751656926fade2e0
+#   text hash     8f9726c55e5ff89a
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

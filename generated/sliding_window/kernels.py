@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d8215ad4a41661eb
-#   text hash     af7a67213e72f8bf
+#   content hash  3be42ccbccf5c3fc
+#   text hash     c8ec4a560bff9e32
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  0720953dcb85151b
-#   text hash     59e73042d9c65c40
+#   content hash  fc59e3be7d20f58a
+#   text hash     4e41334e44221227
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5d71156cbdf17d2f
-#   text hash     88e43c2fd272fa3c
+#   content hash  98473f04b1038b9c
+#   text hash     3fcb2d551e53c462
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e9a64be925a993a4
-#   text hash     faf473bc5bb1fd62
+#   content hash  f4182297dba574fd
+#   text hash     1bf0063520e762de
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a76eab231da5a130
-#   text hash     27cc4dbf1e2a5fd6
+#   content hash  fe3627dcb0de28ef
+#   text hash     bd2569ae7596861f
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

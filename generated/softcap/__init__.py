@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4fa90d958f870fd4
-#   text hash     2d1b75f4dfcfe568
+#   content hash  d3b34074305a16dd
+#   text hash     a2d701bda8ef5a9b
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

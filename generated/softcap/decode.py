@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5b6c540117d254b5
-#   text hash     f2352e7bdbce7df6
+#   content hash  e94a192b297ff1ad
+#   text hash     613309e958d6fe12
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9a250ff40e4b88a4
-#   text hash     86d72639fc5920af
+#   content hash  6b61d1dedccab449
+#   text hash     ab43c3067589023e
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

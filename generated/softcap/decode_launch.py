@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7220b02dcf34bc1b
-#   text hash     d19920b1075c7e33
+#   content hash  206646729ebb23fe
+#   text hash     4fcbbede7ac82475
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c9d6a2ada588d648
-#   text hash     9c5af51a346eb85d
+#   content hash  679c7e0f8f2ef0ad
+#   text hash     d151bd473cb7885c
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

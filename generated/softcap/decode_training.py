@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  203c305d8a640ac4
-#   text hash     980235b18b1015c6
+#   content hash  b85ed9e6e49f860c
+#   text hash     53d810b58569dee8
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

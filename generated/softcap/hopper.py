@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3f43c7dabcb958c3
-#   text hash     bdd7b80d919c62f0
+#   content hash  1183dd8eff4b7d5d
+#   text hash     fea99112f6ab8829
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

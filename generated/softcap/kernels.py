@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2dd625cd8843f6e0
-#   text hash     fd427a10917d2469
+#   content hash  0150627dc3542be6
+#   text hash     11ff13745c66962e
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  36be66188aa336cd
-#   text hash     6bcf2207961c89f5
+#   content hash  f50c599c39d116a9
+#   text hash     d50c9348abc1a82a
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

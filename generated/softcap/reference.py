@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a8d8858326d3f3e3
-#   text hash     29f8249b7b1bf12c
+#   content hash  18c5515e4ecbf89d
+#   text hash     3dc56fee39ff45f5
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

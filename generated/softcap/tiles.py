@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a43776d670fdc47a
-#   text hash     e6596514426197a3
+#   content hash  596d804da6b547dc
+#   text hash     433573ae95f1234a
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

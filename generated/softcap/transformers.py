@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5aa2b4d501a2c25e
-#   text hash     e4e5ea7927aeecb7
+#   content hash  3257b8153e533a3b
+#   text hash     3ae6c83033f4cd30
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -90,7 +90,7 @@ def attend(
     rows = _rows(attention_mask)
     given = dict(scale=scaling)
     if _decodes(query, key, is_causal):
-        q, k, v = (arguments.cast(x) for x in (q, k, v))  # as `attention` does
+        q, k, v = arguments.cast(q, k, v)  # as `attention` does
         return attend_with_cache(q, k, v, **_cached(key, attention_mask, rows), **given), None
     out = attention(q, k, v, **rows, **given)
     return out, None

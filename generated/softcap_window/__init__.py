@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a19c89acf3bf4ab5
-#   text hash     4daa57570906cbbc
+#   content hash  cd5a65f9c2f1c1f9
+#   text hash     afd5136a91836648
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

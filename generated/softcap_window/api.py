@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7de8ea5162c98fa0
-#   text hash     dc17310689439c41
+#   content hash  27c26c12d864c150
+#   text hash     2ef317d8fc740020
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -44,8 +44,7 @@ def attention(
 
 def _attention(q, k, v, k_lens, k_starts, q_start, in_window, scale, return_lse):
     """What `attention` does; names from the spec begin with `in_` from here on, as in the kernels."""
-    if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
-        q, k, v = arguments.cast(q), arguments.cast(k), arguments.cast(v)
+    q, k, v = arguments.cast(q, k, v)
     arguments.check_operands(q, k, v, axes=("batch", "tokens", "heads", "head size"), grouped=True, widest=(512, 512))
     in_window = arguments.as_int("window", in_window, minimum=1, maximum=268435456)
     if scale is None:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0eba2f37dfb5db1b
-#   text hash     5914a780b54a6d9f
+#   content hash  3b1bdfe93029b949
+#   text hash     093b3dba0ae8b26b
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

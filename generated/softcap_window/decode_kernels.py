@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e456bf46f8743c6b
-#   text hash     a2a07245d8a31892
+#   content hash  ed7cdbe6d1f27fae
+#   text hash     92b29b96f9b64f3e
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

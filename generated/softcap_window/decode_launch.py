@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  fc0c9593a8d19dcb
-#   text hash     07fed40b40e56b52
+#   content hash  5271091edc4caeb9
+#   text hash     b21974fc841a5780
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

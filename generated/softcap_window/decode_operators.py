@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5879dd9d82d3ab7c
-#   text hash     f01b04d6e24718d8
+#   content hash  d63c15752f66ffa6
+#   text hash     ea448496270c04f2
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9da399393abfb0a7
-#   text hash     8d2f570c73e4f059
+#   content hash  b23ee64a416eec97
+#   text hash     3f727baaf92753c8
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

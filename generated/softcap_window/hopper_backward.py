@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  25e3f93de50a558a
-#   text hash     60026fe5aaf8d0f5
+#   content hash  dd5491382a5c2d77
+#   text hash     d7bb7756d383fdd7
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  83c3e760d33a7e62
-#   text hash     0f80e0beceba6425
+#   content hash  73f733f6fa807ec0
+#   text hash     85b58c1f67fbe06e
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ccbcbebbcdd1d8d0
-#   text hash     7db4083b0a5476b0
+#   content hash  c3b0f6f56df4db01
+#   text hash     553c088582234071
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

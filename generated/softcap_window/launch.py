@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  37646ff50ab2ee61
-#   text hash     751e01c750824300
+#   content hash  53d52464e0fba542
+#   text hash     3e796f46c2cb8215
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

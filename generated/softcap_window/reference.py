@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  082de4843d9f174c
-#   text hash     5829f95d1be4a273
+#   content hash  059f73fd7933a12f
+#   text hash     456e449333f324e0
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

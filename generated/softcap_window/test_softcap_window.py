@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  adf905355a7de5a5
-#   text hash     9f8b84b37bf6c41b
+#   content hash  b8e8ec959177d598
+#   text hash     d601615ebe3f8bf7
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

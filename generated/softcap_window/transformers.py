@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d3b744fad4e75620
-#   text hash     6c219491094ff73b
+#   content hash  07d0299356ba0364
+#   text hash     806a2fe0fdd5bfef
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -88,7 +88,7 @@ def attend(
     rows = _rows(attention_mask)
     given = dict(window=2**28 if sliding_window is None else sliding_window, scale=scaling)
     if _decodes(query, key, is_causal):
-        q, k, v = (arguments.cast(x) for x in (q, k, v))  # as `attention` does
+        q, k, v = arguments.cast(q, k, v)  # as `attention` does
         return attend_with_cache(q, k, v, **_cached(key, attention_mask, rows), **given), None
     out = attention(q, k, v, **rows, **given)
     return out, None

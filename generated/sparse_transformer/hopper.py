@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9947dea0c8ce878e
-#   text hash     7522b0d3fcdacdca
+#   content hash  797c84305878945f
+#   text hash     f7fa1aec091a1c42
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

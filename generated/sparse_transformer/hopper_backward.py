@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7e475a964ae81cd7
-#   text hash     6add3ebd3c72de52
+#   content hash  2713d78b36c7f230
+#   text hash     b612fefdc4857dbb
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

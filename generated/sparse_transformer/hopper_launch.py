@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5a52b4ee76bdf329
-#   text hash     888cf81e6882c99a
+#   content hash  d5202eb1aa80c18e
+#   text hash     99278c7826a06257
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

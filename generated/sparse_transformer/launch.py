@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  69b2a3457f83c28f
-#   text hash     6c27d555871942ce
+#   content hash  2f8b1b9574f372d7
+#   text hash     f692beaf78f3322b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

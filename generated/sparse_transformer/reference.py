@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7ba593b5561dcdb9
-#   text hash     37dcfd70b2818c80
+#   content hash  f2676cf817120003
+#   text hash     bf5f19e9a3b00ca8
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

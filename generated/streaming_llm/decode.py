@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e7f9f1f3d6e9b884
-#   text hash     8c3e322d426ec853
+#   content hash  2d880ce1cf1d4e3c
+#   text hash     d34fa7c7a3aaa585
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e87cf04ec9ba1927
-#   text hash     f3350bcce85bc768
+#   content hash  1d4a37a2518a44f1
+#   text hash     2a865321c3439fe3
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

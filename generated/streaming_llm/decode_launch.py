@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  961caed85a6b4c45
-#   text hash     6eb08c8a3a73303f
+#   content hash  ff4fdb5e7fbcdf51
+#   text hash     703155640887445c
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1eeeba0e0015ec03
-#   text hash     e072681673508933
+#   content hash  2d2b18de1d30b58c
+#   text hash     84847ced32b64f03
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6ad3f076b34c6625
-#   text hash     55b883d93b1caec3
+#   content hash  71788a470e542d60
+#   text hash     4e7fa279bfa4b379
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

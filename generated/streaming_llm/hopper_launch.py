@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9e5b70ca8c3f8dc1
-#   text hash     af4b716c0af38ff0
+#   content hash  54bfa21e5cd5bd4c
+#   text hash     11b25e5e4e6b348e
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1fbfaa5cd41a0d84
-#   text hash     96855b71e8ca945b
+#   content hash  727941e21678666b
+#   text hash     1c33a19d05bd29cd
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fe6aefe2fbbc4b5d
-#   text hash     6e7d09b34c739271
+#   content hash  3bfb225c234b72b3
+#   text hash     81db53dc05d003d7
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

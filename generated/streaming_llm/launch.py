@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a75f3715970f3f31
-#   text hash     d00cfc70d49179d2
+#   content hash  6a7559231de0c74f
+#   text hash     63f175a16fdf4217
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1703c4bf67b4e577
-#   text hash     c6e81b22d31259a8
+#   content hash  0a80e8714be9d3c0
+#   text hash     5c7bd513a30f485d
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

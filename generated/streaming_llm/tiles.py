@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a9dfb25e43d79219
-#   text hash     d38a027cd683e132
+#   content hash  5589e97cce3bd228
+#   text hash     503c84a44304c665
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  32efdc7fa33a91de
-#   text hash     63418b3d599c900a
+#   content hash  1a1acbbae4b41037
+#   text hash     af6aa29fe68dbf46
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

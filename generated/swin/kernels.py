@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  60f67d1bcd60eabe
-#   text hash     8010b723c844b27a
+#   content hash  767e945b2d5dbbfd
+#   text hash     5331430bf25799ec
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

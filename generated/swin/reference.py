@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  11c98511d233d540
-#   text hash     94f433a0ce29f82f
+#   content hash  6a8f7586f343320d
+#   text hash     d61796447788966b
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1725ad1385a95898
-#   text hash     ec21490ac7087dbb
+#   content hash  39297d6d5f27f433
+#   text hash     3f44f09309a27a1e
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  aa54e8f66751e889
-#   text hash     b981b5c4f710e1c4
+#   content hash  c4b05b8c0d58fc21
+#   text hash     fbb89faca189f62a
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

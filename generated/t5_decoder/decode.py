@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  fbbb5ac4a5e7f296
-#   text hash     8df36e82ad168301
+#   content hash  a5b31e9238602fab
+#   text hash     6d6e40b7f1274d8c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

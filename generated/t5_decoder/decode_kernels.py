@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  eccfe2411a25709e
-#   text hash     c9ac8e5b2d47be2c
+#   content hash  3164927be44a524f
+#   text hash     9a69c68b621a03bd
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bbfcf49318f5a598
-#   text hash     1083c94f19e9cce9
+#   content hash  7262f4ea22b89574
+#   text hash     f682965621037bac
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5712e3430110db21
-#   text hash     2a27badd0da1f15e
+#   content hash  1f0fa0ddaa5d9b0c
+#   text hash     8c2b881fc0ef6b9e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  40c59c4b88312fdd
-#   text hash     77dca43c9bfca084
+#   content hash  70327b94b83994fd
+#   text hash     8b52fddebf832339
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  68af9844a3e22a11
-#   text hash     0d6b658b6ca7b6c5
+#   content hash  9e00bfb0485ff18f
+#   text hash     dc0a456c01db22e6
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

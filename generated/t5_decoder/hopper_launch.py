@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e467b460744c2afa
-#   text hash     c88eb960a0df3568
+#   content hash  484f7f30c18be7eb
+#   text hash     696ff03be5aa366d
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

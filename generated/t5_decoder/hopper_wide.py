@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c61ba572ab3e35a5
-#   text hash     775cfd36ec7d0f7d
+#   content hash  2406f0608d385254
+#   text hash     f59f2d46e26beed1
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  cbbda6b08a4eed96
-#   text hash     58a0b195205e57d2
+#   content hash  d05489c9d0fe3ab5
+#   text hash     c56fe05f491bc203
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  8f177618a27689be
-#   text hash     c7da4132f2cf278c
+#   content hash  5b2bf2de5aed1085
+#   text hash     97181ef1befab5de
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

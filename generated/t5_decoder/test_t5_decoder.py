@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2ce0776ba94c6f15
-#   text hash     c6b2e879c1b7ab53
+#   content hash  7e9b1fcea5d13b0b
+#   text hash     85a503d1d9bdfb0e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

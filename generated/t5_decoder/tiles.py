@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1e978c5199cd00c4
-#   text hash     719776169b61e974
+#   content hash  f95c33eeb51bf6b4
+#   text hash     76acf84f47c81a84
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

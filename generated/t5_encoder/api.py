@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  40edd768b6498118
-#   text hash     206cf8d2c7c3a4be
+#   content hash  6dcdca4e3a9a7b67
+#   text hash     b9c24047968aa517
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -44,8 +44,7 @@ def attention(
 
 def _attention(q, k, v, k_lens, k_starts, q_start, in_rel_bias, scale, return_lse):
     """What `attention` does; names from the spec begin with `in_` from here on, as in the kernels."""
-    if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
-        q, k, v = arguments.cast(q), arguments.cast(k), arguments.cast(v)
+    q, k, v = arguments.cast(q, k, v)
     arguments.check_operands(q, k, v, axes=("batch", "tokens", "heads", "head size"), grouped=False, widest=(512, 512))
     Hq = q.shape[-2]
     arguments.check_tensor("rel_bias", in_rel_bias, q, arguments.FLOATS, (Hq, 32), (1,))

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  472affaec632769b
-#   text hash     a0d016afd68c364b
+#   content hash  7be68e58d3af25ea
+#   text hash     040c67025f03c0c6
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  fd5baa3f38c9890e
-#   text hash     5af936d97e615415
+#   content hash  0f129bca7bdfcc62
+#   text hash     66251ecb9204898e
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  72caea331b49cea9
-#   text hash     bab28e55c8be00f8
+#   content hash  4ad541b3764cabaf
+#   text hash     184c27b6fbddca1a
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

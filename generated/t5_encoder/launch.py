@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  bf0b14f684ae7631
-#   text hash     dccbab0bb8281bfd
+#   content hash  d2379b3c0eff4df8
+#   text hash     a33772636c571976
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

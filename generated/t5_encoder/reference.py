@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  9b511bb561bfd22c
-#   text hash     140ad7c36760e66d
+#   content hash  ab1f032c3a9285a5
+#   text hash     10cbaf73c20da4f4
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  aa2e4441ae475f42
-#   text hash     99174a8a5edf0b03
+#   content hash  50186002c414834e
+#   text hash     c9fe2a4920bfa6cd
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  bfb607fb5dd8fed1
-#   text hash     df6ef4a5bded0d51
+#   content hash  88aa0cf9ebf21374
+#   text hash     faa2ad245887e17e
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

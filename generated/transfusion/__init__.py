@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ab53d89f8fdf0e64
-#   text hash     baf650785df02fa6
+#   content hash  1f762d59707d7bf3
+#   text hash     caf38f1febd6be49
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

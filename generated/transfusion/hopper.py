@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f854a29b979b1cb2
-#   text hash     78a96bcb125650d8
+#   content hash  5c2ea5c12cd0e372
+#   text hash     8662922cb791f5fc
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

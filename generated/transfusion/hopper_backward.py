@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e2d462f87694b8a9
-#   text hash     70943d76095a4df0
+#   content hash  2ef32ddfcc1b12d0
+#   text hash     cb5b086af88bef63
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

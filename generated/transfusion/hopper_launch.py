@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a98319fd2b9f9aa5
-#   text hash     a7733538648646a9
+#   content hash  d3bc3770b27e8152
+#   text hash     6036d44147bb8b10
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  30b599c7decce79b
-#   text hash     76ae0080e693ce77
+#   content hash  74c90bcea90ea9e2
+#   text hash     2a0dee6d5284c690
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  cdac1bc8223745e5
-#   text hash     dc4f21f7fb43819b
+#   content hash  fd22f05e461069cf
+#   text hash     c720f5eaf77220b4
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

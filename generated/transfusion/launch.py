@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d5d917574dceb494
-#   text hash     1e2a966ac68008e1
+#   content hash  68700c91143d505e
+#   text hash     48d5d9dedbc1e7fc
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

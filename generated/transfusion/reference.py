@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a9438c62743bc145
-#   text hash     6c701664e50cb1c7
+#   content hash  57adf25ea1de8132
+#   text hash     68c474fd297acb6b
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

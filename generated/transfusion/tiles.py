@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8efdf44a929fdf33
-#   text hash     594c4f45bf63f389
+#   content hash  b266b2b9d6c9b62f
+#   text hash     ad6b6fbd83b83a5e
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  98e98f347adfecf5
-#   text hash     30aec56d4ec977f6
+#   content hash  6aabf32a54547022
+#   text hash     7a07262224a8959f
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b62545b5e169dcdc
-#   text hash     23d1083063093c48
+#   content hash  69114bcd7bf9dd3c
+#   text hash     1a79f67cfb4803d3
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -51,8 +51,7 @@ def attention(
 
 def _attention(q, k, v, k_lens, k_starts, q_start, cos, sin, positions, in_tree_mask, scale, return_lse):
     """What `attention` does; names from the spec begin with `in_` from here on, as in the kernels."""
-    if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
-        q, k, v = arguments.cast(q), arguments.cast(k), arguments.cast(v)
+    q, k, v = arguments.cast(q, k, v)
     arguments.check_operands(q, k, v, axes=("batch", "tokens", "heads", "head size"), grouped=True, widest=(512, 512))
     B = q.shape[0]
     Tq = q.shape[1]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  48b01956a9e7ffd5
-#   text hash     6fb9785a0e4904ef
+#   content hash  a50585606bbf8aca
+#   text hash     00fc4c859ac7372d
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

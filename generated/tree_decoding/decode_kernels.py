@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d349c1fd9ca6e950
-#   text hash     bd747531835811cb
+#   content hash  8e134d06c3d48bb2
+#   text hash     6d72712acd828055
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

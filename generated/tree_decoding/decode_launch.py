@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  24bb64621b712e2c
-#   text hash     5cc00f5526564200
+#   content hash  5b1ea6624ea904c5
+#   text hash     0da184026646b1a3
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  fd2420f531ba4d68
-#   text hash     55dd25ef919d6684
+#   content hash  ce389760382f28fe
+#   text hash     da40dc0aff4b0eab
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

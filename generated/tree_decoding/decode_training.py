@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  796bd2038d72a4a9
-#   text hash     38d0c5ccea858dc4
+#   content hash  d1ef4f1b73346895
+#   text hash     61da36b32426df5a
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ce13f15cdf6fc8bd
-#   text hash     d9b7a6652a13621c
+#   content hash  435bbf9a31fdfe3c
+#   text hash     2ff7e62fd9adf667
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

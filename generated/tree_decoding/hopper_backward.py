@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2a3bd4898cae28df
-#   text hash     b64fd361cc15c4a5
+#   content hash  b4054f6ec40daaab
+#   text hash     ab5dbe79738ea168
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ab33882491c76bd0
-#   text hash     bfc7e0e546432c7e
+#   content hash  be08c48bd85eae06
+#   text hash     76e64febed2b95dc
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  bfed72f8cb839e5b
-#   text hash     bb34c39f1e557caa
+#   content hash  2624d72b97039202
+#   text hash     3e6f0fbbefe4f813
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f1cba49b45ddd597
-#   text hash     f58359f928588a7e
+#   content hash  3a7398a1aff7ddc1
+#   text hash     3712ea714656bbc5
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

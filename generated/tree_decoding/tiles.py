@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9d92cbcb30c06bef
-#   text hash     ecf612c36411ac3a
+#   content hash  c1fd9a2e279be817
+#   text hash     b9ed92f4caf9784b
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -252,7 +252,8 @@ def test_packed_sequences_have_cuts_instead(tmp_path: Path) -> None:
 
 def test_rows_may_stand_further_apart_than_32_bits_count(causal: ModuleType, tmp_path: Path) -> None:
     call = make(causal, 2, 2, batch=1)
-    given = {name: call[name].detach().half() for name in ("q", "k", "v")} | {"k_lens": numbers(2)}
+    given = {name: call[name].detach().half() for name in ("q", "k", "v")}
+    given["k_lens"] = numbers(2).to(given["k"].device)
     size = 2**31 + 2 * given["k"][0, 0].numel()
     # most of it is never touched, and takes no room on the disk
     far = torch.from_file(str(tmp_path / "far"), shared=True, size=size, dtype=torch.float16)

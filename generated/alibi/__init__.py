@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8c81659a8b2bd13b
-#   text hash     13f035a95ea3193f
+#   content hash  ea89451bf853f1f2
+#   text hash     9c746371f4007fbd
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b722fedbfc48b203
-#   text hash     75c7948dbc87eadc
+#   content hash  9a82c955401b75a9
+#   text hash     deaf97f9cf0fcfcf
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

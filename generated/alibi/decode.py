@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cb38167d8dc48561
-#   text hash     d2d7178fabbb5195
+#   content hash  7105bf25a9ece18e
+#   text hash     52970f7a87404509
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

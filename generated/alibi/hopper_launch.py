@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2ec65026accdca0d
-#   text hash     754d74051fb782cc
+#   content hash  ceecfaae7fe390f9
+#   text hash     ce9af541968ae24b
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  788b1a0c63f7b7f9
-#   text hash     57c519acf8766e1f
+#   content hash  49027990df68b19f
+#   text hash     39e2f531bec1d256
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

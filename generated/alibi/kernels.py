@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  fedca8559ab96d28
-#   text hash     a542e8a408ea98d2
+#   content hash  e2453ac359c095d0
+#   text hash     9a49852bda2c450a
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  16038053d50e07a2
-#   text hash     80804ba37ad038a8
+#   content hash  d41d1074bde7eedd
+#   text hash     bce2807c8edb0c5b
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

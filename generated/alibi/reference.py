@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a0050360ae8ebf3d
-#   text hash     d271e6451f5e34b8
+#   content hash  971229b478534626
+#   text hash     8d37cd5321f4ad53
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  21acc5d7925a4aa6
-#   text hash     40d525c4d5efbf58
+#   content hash  7d9e704303adfcf0
+#   text hash     0cf539789f3169d9
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  609d970ffd6b2e4d
-#   text hash     b7493e74ae856982
+#   content hash  7268dd6f9803fc9d
+#   text hash     a0359aa2153ed5a9
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

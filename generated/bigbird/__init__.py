@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  2e2904486a6f68ff
-#   text hash     415f365db28d2dd9
+#   content hash  b9c9d82a9b26063d
+#   text hash     02a5a6f613e2a7d0
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  960ae20ab4df546f
-#   text hash     24a56c3dd4df0b26
+#   content hash  6d7edc8ceed6fef3
+#   text hash     7120c228af930822
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

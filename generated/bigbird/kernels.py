@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ddd652153ba51a1e
-#   text hash     36b229d2bbd678a6
+#   content hash  bfb2ac0fcc81e177
+#   text hash     1275cc1672ebebe1
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

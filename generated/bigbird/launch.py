@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  aa3677f37b1235a9
-#   text hash     b0b0400cba8c627c
+#   content hash  d55f42358b50ad85
+#   text hash     be64d40dd2f4fdcb
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  cb4b1a2d11ea9394
-#   text hash     360727a0ce3c5a3a
+#   content hash  2e0bc68d5072624e
+#   text hash     019d3cc32e6ab48a
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1c0b7b2bcc38850d
-#   text hash     4494a937775cfaf5
+#   content hash  4140ae557e5067f5
+#   text hash     0eb5046982e6bb38
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

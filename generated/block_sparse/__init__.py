@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  48dbf2500dc9dd6d
-#   text hash     6f93d2dfb52daf52
+#   content hash  240285bcc53d3b37
+#   text hash     069e70f411889d20
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

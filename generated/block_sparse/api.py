@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  bb22f98bf73a9227
-#   text hash     2844e2439ec12f5a
+#   content hash  890de2986a94ea5a
+#   text hash     077d2095b589eaef
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  0fcf3def85ce2c00
-#   text hash     3ec12b4cbd19e59f
+#   content hash  adc5da28b97d7272
+#   text hash     850323240e7c65c4
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c88def05822ed920
-#   text hash     ddecd21954e812c9
+#   content hash  4635053e2650a0b5
+#   text hash     02fcc1ef9714a2c4
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

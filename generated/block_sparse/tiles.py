@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6f711e220171b936
-#   text hash     2cc790832b869823
+#   content hash  55d429efb2cf4ad9
+#   text hash     cc069ab2230abd9b
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  55c02407c0f4abca
-#   text hash     5c385bea95e757df
+#   content hash  14fd4089d6e813a7
+#   text hash     adb7c82418de1dae
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0177a94cae1a7a1a
-#   text hash     61fc24a2dab3a5d3
+#   content hash  f11357c97a51d34c
+#   text hash     52da62d11d6bd49e
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

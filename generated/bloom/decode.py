@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e091a94d7482d434
-#   text hash     d858536a675c1d86
+#   content hash  12b014bf16d7f56f
+#   text hash     734c7c244f1a266a
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

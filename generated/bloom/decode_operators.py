@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  03d266d9569d9320
-#   text hash     342cfea56984b338
+#   content hash  3eca21c41115c65c
+#   text hash     09dbfb3017e30dc7
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 
@@ -22,10 +22,11 @@ def _attend(
     bitwise: str | None,
 ) -> list[torch.Tensor]:  # fmt: skip
     run = decode.attend_now if bitwise is None else decode_training.attend_now
-    found = run(
-        q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k, in_slopes,
-        scale, k_scale, v_scale, None, None, return_lse, split_size
-    )  # fmt: skip
+    with runtime.planned:
+        found = run(
+            q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k,
+            in_slopes, scale, k_scale, v_scale, None, None, return_lse, split_size
+        )  # fmt: skip
     return list(found) if isinstance(found, tuple) else [found]
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e7f0d982009c8928
-#   text hash     c02dc73d47fc6e3a
+#   content hash  bba1316d43e55987
+#   text hash     ac5d2403ad57d4de
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b75cf3490c03a4eb
-#   text hash     6e155bb60c757c12
+#   content hash  e9162713b23a5702
+#   text hash     3629c36a351d4e26
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

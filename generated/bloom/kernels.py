@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0546f632e0ee52e9
-#   text hash     5e9516f0c09ca98d
+#   content hash  1f4240d732caa392
+#   text hash     41edd3ebbe7b9920
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  dc3996c4b0db2b4b
-#   text hash     2c147de03ae57dd7
+#   content hash  b93e8af5c73c4e89
+#   text hash     368696407bb795c7
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

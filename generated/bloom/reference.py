@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  60fa9c3de0ab931d
-#   text hash     f4d0c174d12a9339
+#   content hash  a8fd504ecdd87d29
+#   text hash     093b90392f53b6f0
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

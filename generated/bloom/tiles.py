@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d056179a3a18a950
-#   text hash     26896c4459034372
+#   content hash  69c4b9335d04833a
+#   text hash     920a975a54735d07
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  70e07f6e1aab523e
-#   text hash     4bfaaf27f175ac68
+#   content hash  8991e1c731b4b4e2
+#   text hash     829e068bac9e12b9
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0b4bec914f0c742c
-#   text hash     1ac1d70465de5642
+#   content hash  3c42cf0afe459099
+#   text hash     8aabfe6540e11188
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c7e0d4c488217b53
-#   text hash     be33f1f57ee8a81e
+#   content hash  284124c2593ede2a
+#   text hash     f2fc6d59f20be553
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

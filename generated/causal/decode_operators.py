@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ff6ed6ef060f8597
-#   text hash     d319f589cbcc76e4
+#   content hash  44ff1eea779b5071
+#   text hash     16bb962961a37c07
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 
@@ -21,10 +21,11 @@ def _attend(
     v_scale: torch.Tensor | None, return_lse: bool, split_size: int | None, bitwise: str | None,
 ) -> list[torch.Tensor]:  # fmt: skip
     run = decode.attend_now if bitwise is None else decode_training.attend_now
-    found = run(
-        q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k, scale,
-        k_scale, v_scale, None, None, return_lse, split_size
-    )  # fmt: skip
+    with runtime.planned:
+        found = run(
+            q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k, scale,
+            k_scale, v_scale, None, None, return_lse, split_size
+        )  # fmt: skip
     return list(found) if isinstance(found, tuple) else [found]
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  df03e1fa468e5e90
-#   text hash     47b0e14ea2bd125c
+#   content hash  a62491eaec924f36
+#   text hash     2d4c8fcd11764f49
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  50124115589cb095
-#   text hash     9a4732764e801427
+#   content hash  7fa18a2a88911e27
+#   text hash     d91c066b48ee6b81
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  79b0635cd0afd609
-#   text hash     bacb2226a8a1572b
+#   content hash  6ebf2f8ed5e8dafd
+#   text hash     ecc2e3369e603dbf
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  476bbf6e2187a161
-#   text hash     771fd46fa9809247
+#   content hash  0090ee8f54e0c490
+#   text hash     10b870073b46216c
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a799188848bb1aea
-#   text hash     e029cbdd5bdaad8e
+#   content hash  fc2340304db23ef4
+#   text hash     7b63501f571e3534
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

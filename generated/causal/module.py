@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d8e42bfd36687e6e
-#   text hash     c3cd43968cd13e0c
+#   content hash  34412c4044ff9f69
+#   text hash     e005590010cedf2b
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  33fee7d3ac96a65f
-#   text hash     57a0eeaa6b34328b
+#   content hash  3c7ed708ab5d56b5
+#   text hash     36b10d56a090ddcb
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

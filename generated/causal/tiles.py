@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  cf371420faa202f3
-#   text hash     461d498459de5c03
+#   content hash  bac54f4e35153298
+#   text hash     50d904d2b5e28cd5
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a8e6e1fb8f7a5209
-#   text hash     85d1a8d503fd21a1
+#   content hash  e43d2ed0be43d2fd
+#   text hash     ac155466c90ba39e
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  460c61c53e51ddd6
-#   text hash     fb362cb442c9c406
+#   content hash  b7ba646584653fbc
+#   text hash     f225d10950b5a995
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6b9a184f959a62ec
-#   text hash     24d18928f2e13ab1
+#   content hash  46d73623038be6ab
+#   text hash     3f6810ce44fed1f0
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  34d3972c7ed779a0
-#   text hash     5071ec9c6fbc0c20
+#   content hash  66ed72b423a00125
+#   text hash     9db76b48c5ba4485
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5e569e89570edaf0
-#   text hash     e3d699f533e5b06f
+#   content hash  c27656148d00b9a8
+#   text hash     ce50cc26cd444a30
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a7c93155cacd47c7
-#   text hash     2379e77b31649b86
+#   content hash  f9be8ee78d225baf
+#   text hash     8440f5c654b094bb
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

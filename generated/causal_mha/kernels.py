@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a792232f9108473c
-#   text hash     a00f80c7267785f9
+#   content hash  2d04720c216e5789
+#   text hash     cb8b51989095009a
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f2349072549d7bdc
-#   text hash     ab394823c8a8c0b5
+#   content hash  c8e03a56d6c66694
+#   text hash     5fa40906c2a3194c
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

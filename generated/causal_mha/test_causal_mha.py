@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  513693c853ae900e
-#   text hash     68c6e6a04eafb576
+#   content hash  e64e92975ceecbb4
+#   text hash     ad3ef14d132f65ad
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a2f292ca50616122
-#   text hash     800cf975b817a517
+#   content hash  d80d988621ffc054
+#   text hash     62087566acb7c22c
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

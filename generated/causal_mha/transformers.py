@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  bfa51d5b08560353
-#   text hash     ce705f2a8b39e15f
+#   content hash  ccd5adf08688d73b
+#   text hash     49c263738856a460
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d090bc1b9bf0b0d1
-#   text hash     f4f00098ab1a7f5f
+#   content hash  907cbafcc6118bb4
+#   text hash     e9c68de8450cb57f
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a1fd8e6bb7dc02ee
-#   text hash     52a0f393f89640eb
+#   content hash  a27ded4f2ce721e0
+#   text hash     aa6d3eb311815c4c
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

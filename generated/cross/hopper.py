@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  586e1e7da31bcb9f
-#   text hash     d6d3aa9a2aa870eb
+#   content hash  0120bcb1e9294c0b
+#   text hash     5257519050435a63
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a50fadbbc4af69af
-#   text hash     e86aa1fd1e8ee3de
+#   content hash  c58a892fded06338
+#   text hash     5d2abc442cb46ce5
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6f12ddb8b3f94848
-#   text hash     3d5f398edc6b0fe6
+#   content hash  dd7834fc48ceee66
+#   text hash     3e9ab587bc366dc2
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  212567fab4977469
-#   text hash     f8027590c4362ebd
+#   content hash  e5021e25deb84ddb
+#   text hash     6b7ff49e78274c82
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

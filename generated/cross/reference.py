@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  bdd1072ec69af281
-#   text hash     b0b2e11f4daae43d
+#   content hash  11b81e16a9d0fda3
+#   text hash     fb7cf1e13e408ea8
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

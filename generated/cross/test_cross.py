@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  02a6e4e831dbb8a1
-#   text hash     04f51abe160fb357
+#   content hash  17d4b6cab62aa9f3
+#   text hash     112f88d650ff7eac
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

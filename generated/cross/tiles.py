@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  bc8da1dc73e066d9
-#   text hash     11cfd473e8dc8d59
+#   content hash  d56bfd0fed097fe7
+#   text hash     ce1c09ed6cd1cb98
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  541173f8e78120dd
-#   text hash     1707883aa8d4ecb7
+#   content hash  6210efede7b13b8d
+#   text hash     21b6d31ed4affe34
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c0fae05f61eb276d
-#   text hash     eeacfaa991bacaa4
+#   content hash  6a33b511db94a3e6
+#   text hash     497c8db4f6a2165e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  102ef6cf241ede57
-#   text hash     dbffd1d3af454b8e
+#   content hash  2599b6aa9c926f3a
+#   text hash     bf1e7c702ca24811
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4fca694354a9fb0d
-#   text hash     a21a64e96bbb2036
+#   content hash  4dd0cd32411e97e3
+#   text hash     e89aaabca62b4edd
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d4b89a42d1b3eebe
-#   text hash     adb45651739b6e54
+#   content hash  2c2ce9942eab4908
+#   text hash     a756118c93e2903d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

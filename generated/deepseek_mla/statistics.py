@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5e0d5b8f68da7dca
-#   text hash     c6d76c438686cee1
+#   content hash  6fc4fa49db213c86
+#   text hash     d51985e268b9dba2
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

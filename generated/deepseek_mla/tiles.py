@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  31a51ebfc33b555c
-#   text hash     24e07b207fc9d4a2
+#   content hash  dc4c475f746af50b
+#   text hash     1242c2340525cb33
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  85175671fdc01aeb
-#   text hash     31abde9c3e6d8ca5
+#   content hash  7e8c64029fd8dff6
+#   text hash     429a388bbc207202
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

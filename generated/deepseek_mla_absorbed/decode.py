@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b894f3dce4f4fa96
-#   text hash     435d3eff8b6eaa2d
+#   content hash  43ed6cdec499b29c
+#   text hash     a2ea5158943a2bf9
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  3d0b69c0e1d3b82a
-#   text hash     99f9360d5c1657f7
+#   content hash  41351cce4bccf721
+#   text hash     99d404b59b5a72d5
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  bb98039b6dff75a1
-#   text hash     f369221aa059b13a
+#   content hash  0b11108de60c3f6a
+#   text hash     45b0261f9b261bbc
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  6a2be26397649917
-#   text hash     40218372f070ab1d
+#   content hash  779954f5b1d7b37f
+#   text hash     7c2cfa36265234c3
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

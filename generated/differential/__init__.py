@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3c9ff046a64d641b
-#   text hash     28d73d866c04253e
+#   content hash  6c04633d1451ab5a
+#   text hash     0e952a17d5b73c1a
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

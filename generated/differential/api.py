@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2e311c0cbaac33b3
-#   text hash     018c8f5b4c19f8d0
+#   content hash  5ccc2fbee551b60f
+#   text hash     7d1f820e59d8e6f9
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f20a13ae07f15478
-#   text hash     db56a65b4aa40861
+#   content hash  8a63b63426afb20f
+#   text hash     4e7abae426fcc73b
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

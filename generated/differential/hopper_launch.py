@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1b244de5a88a1620
-#   text hash     63db7126bf11ed85
+#   content hash  c6b434197b1207f0
+#   text hash     8503bd0101850efe
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

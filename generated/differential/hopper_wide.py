@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ca2b80834e9349e3
-#   text hash     170bc4b02f99ea2a
+#   content hash  7d6109987848b8c5
+#   text hash     5d97bf2b1d4c66eb
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ff379f22fc32f3a9
-#   text hash     97510bfc0ab07c5e
+#   content hash  bb2613c8ddae0bbc
+#   text hash     a8aecde97bcbc239
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

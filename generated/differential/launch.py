@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3eba9b00501a64a7
-#   text hash     66541b1b5f9db796
+#   content hash  13a634286e3c16b3
+#   text hash     fe92e7d0044d2c52
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

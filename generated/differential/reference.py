@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  21ffe2ae5413d245
-#   text hash     e9ea53b447ebaabe
+#   content hash  ecc53d28a9627e50
+#   text hash     c8b19233a069678a
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

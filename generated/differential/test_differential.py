@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  04cc653fffa580e7
-#   text hash     2a12fdc3492c2437
+#   content hash  674c48127c773535
+#   text hash     e6a186f0cc503bee
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

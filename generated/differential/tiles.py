@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  26964fdd86428431
-#   text hash     c537ecf564060659
+#   content hash  0bd796a5e6ab95cd
+#   text hash     92c824e0e4d50709
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f41aa22a8eff07b9
-#   text hash     6f3ddd35e38c198f
+#   content hash  e768129564c648ff
+#   text hash     eba7329b793406da
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  155da95d80fea1f3
-#   text hash     e65f29fa1fbcb7a5
+#   content hash  e5c0b18150f14721
+#   text hash     a5d8c20d3691da0e
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

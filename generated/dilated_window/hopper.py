@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2d63a7ae6834e3b7
-#   text hash     6f7669a14e89e3bf
+#   content hash  ac3843fdf00756ed
+#   text hash     40497190206c7d33
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  18dff30d9cf5aa42
-#   text hash     1c982b0aa4528d75
+#   content hash  1a7829b00c778b29
+#   text hash     fe86656f83f37a26
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  69b1c4ac6f910440
-#   text hash     9a0b306f97b03505
+#   content hash  7edef33e316bf942
+#   text hash     9c684c42e4b3e6d8
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  30efab4b3ad37b39
-#   text hash     74f4986409c592e2
+#   content hash  d9863967ae04f450
+#   text hash     d9a5eb19299ab335
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3d1c0209e79f5431
-#   text hash     934615ea8ab75258
+#   content hash  c71d8917e1c29d58
+#   text hash     7a2045ba98892f85
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d7809baff375fb57
-#   text hash     72d09ad50be1196f
+#   content hash  9ea814ff82b476a1
+#   text hash     dea641a2babd0655
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

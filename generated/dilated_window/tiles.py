@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  96d1172b8ded0006
-#   text hash     75df480eac7c4da5
+#   content hash  1ac260b14a87921e
+#   text hash     8921f23ecb08db5c
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

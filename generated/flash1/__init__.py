@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  11b12874198d7e60
-#   text hash     d833f7d2ac2618ee
+#   content hash  7232fa0b332c0d61
+#   text hash     a24bd1b78577265e
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

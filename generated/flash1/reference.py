@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  5ee6e593f77d0d96
-#   text hash     8fc50c14a53969a8
+#   content hash  74f690923d7f233a
+#   text hash     0f3fd3e924393fdd
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  64a12c02c2845a7e
-#   text hash     0f5905f3f407db9f
+#   content hash  d3e48010d1806d51
+#   text hash     4d155c7397b4364d
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  3ef617224f604759
-#   text hash     a53603b0a6650c00
+#   content hash  8c47550c568e4796
+#   text hash     dc0ba61fb32ff4ee
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0371d92e4b719a09
-#   text hash     90eb471a04b08c87
+#   content hash  6ba20a67b3c77dae
+#   text hash     bf7f82b99acc3458
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

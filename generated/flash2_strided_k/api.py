@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  def2a147d68b2b15
-#   text hash     1c24c2b0a278ded9
+#   content hash  41aa6635cee9a22f
+#   text hash     97c10c8186da68f2
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  ea57f5adc96a812a
-#   text hash     2b58bab582d3ff59
+#   content hash  e1a68a8389cd5cd1
+#   text hash     6c3dbde73d8312f6
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  6b0dbd40e3e22ca1
-#   text hash     e6a4b7947e0c592a
+#   content hash  db70254547d35c40
+#   text hash     a0f5da6dec7f5862
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  a06ada60aa4c1f96
-#   text hash     9f22b0a5d2d21ec0
+#   content hash  822319ad59e6b19d
+#   text hash     a9682ec2d6cabf38
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

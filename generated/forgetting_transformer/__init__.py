@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  c24938edd57d486f
-#   text hash     3326bf294293d414
+#   content hash  d9e8b0edbe06638b
+#   text hash     e8d5d67100548a8e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

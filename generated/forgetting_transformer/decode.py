@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  70a8c77b8aae011c
-#   text hash     44943efb9f205761
+#   content hash  c1bcc6d61f1e3ed1
+#   text hash     55a8eb8d99696d57
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

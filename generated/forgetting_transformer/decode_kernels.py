@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2c1ca16f37b0f750
-#   text hash     68b8742f423461fb
+#   content hash  3b8a51ce7a8a24d1
+#   text hash     10753fdc8396bffb
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -10,8 +10,8 @@ Programs
     sum_keys       running sums over a stretch of a sequence's keys, for up to BLOCK_H heads of an input
     sum_stretches  what stands before each stretch of a sequence, for one head; runs behind `sum_keys`
     attend_split   a split of the keys of one sequence and key head, for a tile of BLOCK_M rows: pairs of a new token and
-                   one of the GROUP query heads that read the key head
-    join_splits    one new token and TOGETHER query heads; joins the parts of all splits
+                   one of the GROUP query heads that read the key head; of few splits the last one joins the parts of all
+    join_splits    one new token and TOGETHER query heads; joins the parts of all splits, where those are many
     append_rows    one new token; puts its keys and values into the cache
 
 The grid of `attend_split` is (key heads x splits x tiles, sequences); tiles run fastest, as those of a split read the same
@@ -44,6 +44,8 @@ Tensors, by their axes
     parts              [tokens, Hq, splits, DV], float32: out of each split that has a program; behind it
                        [tokens, Hq, splits]: its LSE in log2 units, -inf where a split shows a row nothing, whose part
                        is not written then
+    counts             [sequences, Hkv], int32: how many programs of `attend_split` have stored their parts, 0 before the
+                       call and behind it; None where `join_splits` joins them
     sums               [sequences, heads, ..], float32, behind the parts: of each head the sum up to each key from the
                        begin of its stretch on, then, for each of `stretches` + 1, the sum of those before it, what
                        rounding left of that, and where the last document begins there; then, for each new token, where
@@ -60,6 +62,7 @@ Symbols
     splits, split_size         for how many splits of a sequence there is room in `parts`, and how many keys each has
     first_keys, reach          keys from the first on, and keys before the first new token, that masks may show
     head, first_split          splits of the first_keys keys; the split of the key `reach` before the new tokens
+    split_end                  the split behind that of the last key
     slot                       the place of a split in `parts`: those before `head`, then those from first_split on; in
                                `append_rows` the place of a token in the cache, page * page_size + place in the page
     slots, page_size           places in the cache, and in one page
@@ -77,7 +80,7 @@ Symbols
     q_unit                     factors of rows' scores: powers of 2 that float16 in place of bfloat16 divides q by,
                                times a scale BY_HEAD
     key, APART                 keys of a tile, counted from its first; whether each has a page of its own
-    there                      which of them are loaded; None: all
+    there                      which of them are loaded; None: all; of rows and heads which are those of the call
     TURNED                     whether the rows of a tile stand as columns in products, as few do
     SUMS                       partial sums of each row's weights
     IN_TWOS                    whether float8 values are read two columns at a time
@@ -88,6 +91,10 @@ Symbols
     CHUNK                      splits that are added up one after the other
     CHUNKS, BLOCK_S            chunks that are loaded at a time, and the splits in them
     COLUMNS, TOGETHER          columns of out and query heads that a program joins
+    out_row, lse_row           the places of rows among all rows of out, and in lse
+    came                       how many programs of other splits of the same rows have stored their parts before this
+                               one
+    JOINED                     rows that the last of these joins; 0 where `join_splits` joins all
     MEASURED                   whether the scales of float8 are worked out here, and stored
     OVERLAP                    whether a kernel starts while the one before it ends
     STRETCH                    keys whose running sums begin at one place, a multiple of as many
@@ -408,6 +415,146 @@ def by_chunk(x, CHUNKS: tl.constexpr):
     return x[:, None].broadcast_to([x.shape[0], CHUNKS]).reshape([x.shape[0] * CHUNKS, 1])
 
 
+@triton.jit
+def find_splits(q_len, k_len, reach, first_keys, split_size):
+    """Splits that new tokens of a sequence may see: those before `head`, and those from `first_split` to `split_end`."""
+    head = tl.cdiv(first_keys, split_size)
+    first_split = tl.maximum(tl.maximum(k_len - q_len - reach, 0) // split_size, head)
+    return head, first_split, tl.cdiv(k_len, split_size)
+
+
+@triton.jit
+def count_slots(head, first_split, split_end):
+    """How many splits these are."""
+    return tl.minimum(head, split_end) + tl.maximum(split_end - first_split, 0)
+
+
+@triton.jit
+def clear_rows(
+    out_ptr, lse_ptr, lse_stride_head, cu_seqlens_q_ptr, b, sequences, token, q_len, tokens, i, longest, h, there,
+    column, Hq, DV: tl.constexpr
+):  # fmt: skip
+    """Store what rows of no sequence get, those before the first one and between the last token of b and the next one's.
+
+    Of these the i-th and every `longest`-th behind it, of heads h that are `there` some columns.
+    """
+    before, behind = tl.where(b == 0, token, 0), token + q_len
+    end = tl.where(b == sequences - 1, tokens, tl.load(cu_seqlens_q_ptr + b + 1))
+    for j in tl.range(i, before + tl.maximum(tl.minimum(end, tokens) - behind, 0), longest):
+        place = nth_of(j, before, behind)
+        nobody = (tl.cast(place, tl.int64) * Hq + h)[:, None] * DV + column
+        nothing = tl.zeros([h.shape[0], column.shape[1]], out_ptr.dtype.element_ty)
+        tl.store(out_ptr + nobody, nothing, mask=there[:, None] & (column < DV))
+        if lse_ptr is not None:
+            tl.store(lse_ptr + h.to(tl.int64) * lse_stride_head + place, float("-inf"), mask=there)
+
+
+@triton.jit
+def store_rows(out_ptr, lse_ptr, there, out_row, lse_row, column, acc, l, pivot, DV: tl.constexpr):
+    """Store some columns of out and the LSE, in natural-log units, of each row that is `there`.
+
+    Rows stand at out_row of all rows and at lse_row of LSEs; acc and l were measured from `pivot`.
+    """
+    out = acc / tl.where(l == 0, 1.0, l)[:, None]
+    out_ptrs = out_ptr + out_row[:, None] * DV + column
+    tl.store(out_ptrs, out.to(out_ptr.dtype.element_ty), mask=there[:, None] & (column < DV))
+    if lse_ptr is not None:
+        tl.store(lse_ptr + lse_row, tl.where(l == 0, float("-inf"), (pivot + tl.log2(l)) / LOG2E), mask=there)
+
+
+@triton.jit
+def join_parts(
+    parts_ptr, out_ptr, lse_ptr, h, there, out_row, lse_row, column, head, first_split, split_end, tokens, Hq,
+    splits, DV: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr
+):  # fmt: skip
+    """Store out and the LSE of rows: the parts of splits, weighted by their LSEs.
+
+    Of splits those before `head`, and those from `first_split` to `split_end`; else as in `store_rows`.
+    """
+    ROWS: tl.constexpr = h.shape[0]
+    part_lse_ptr = parts_ptr + tl.cast(tokens, tl.int64) * Hq * splits * DV
+    # [ROWS]
+    m = tl.full([ROWS], float("-inf"), tl.float32)
+    l = tl.full([ROWS], 0.0, tl.float32)
+    # one maximum for all, so that no weight hangs on CHUNKS; of few splits no more at a time than a warp has threads
+    TOPS: tl.constexpr = 32 * CHUNKS
+    tops = m[:, None] + tl.zeros([ROWS, TOPS], tl.float32)
+    slots = count_slots(head, first_split, split_end)
+    for j in tl.range(0, slots, TOPS):
+        slot = j + tl.arange(0, TOPS)[None, :]
+        # past a multiprocessor's own cache, which may still hold what stood there before
+        lse_ptrs = part_lse_ptr + out_row[:, None] * splits + slot
+        lse = tl.load(lse_ptrs, mask=slot < slots, other=float("-inf"), cache_modifier=".cg")
+        tops = tl.maximum(tops, lse)
+    top = tl.max(tops, 1)
+    # what has seen nothing keeps -inf: measure it from 0, or -inf - -inf is NaN
+    pivot = tl.where(top == float("-inf"), 0.0, top)
+    l = l * tl.exp2(m - pivot)
+    acc = tl.zeros([ROWS, column.shape[1]], tl.float32)
+    # of each chunk of each row: [ROWS * CHUNKS, 1], and with the columns of its parts
+    PARTS: tl.constexpr = ROWS * CHUNKS
+    chunk = tl.arange(0, PARTS)[:, None] % CHUNKS
+    chunk_row, chunk_pivot = by_chunk(out_row, CHUNKS), by_chunk(pivot, CHUNKS)
+    BLOCK_S: tl.constexpr = CHUNKS * CHUNK
+    head_blocks, first_block = tl.cdiv(head, BLOCK_S), first_split // BLOCK_S
+    blocks = head_blocks + tl.maximum(tl.cdiv(split_end, BLOCK_S) - tl.maximum(first_block, head_blocks), 0)
+    for j in tl.range(0, blocks):
+        weights, sums = tl.zeros([PARTS, 1], tl.float32), tl.zeros([PARTS, column.shape[1]], tl.float32)
+        first = nth_of(j, head_blocks, first_block) * BLOCK_S + chunk * CHUNK
+        for n in tl.static_range(CHUNK):
+            split = first + n
+            slot = tl.where(split < head, split, split - first_split + head)
+            kept = (split < split_end) & ((split < head) | (split >= first_split))
+            place = chunk_row * splits + slot
+            lse = tl.load(part_lse_ptr + place, mask=kept, other=float("-inf"), cache_modifier=".cg")
+            inside = kept & (column < DV)
+            part = tl.load(parts_ptr + place * DV + column, mask=inside, other=0.0, cache_modifier=".cg")
+            # once both are there: what a split without visible keys has not written may be a NaN
+            part = tl.where(lse > float("-inf"), part, 0.0)
+            weight = tl.exp2(lse - chunk_pivot)
+            weights += weight
+            sums += part * weight
+        l += tl.sum(sum_pairs(weights, ROWS), 1)
+        acc += sum_pairs(sums, ROWS)
+    store_rows(out_ptr, lse_ptr, there, out_row, lse_row, column, acc, l, pivot, DV)
+
+
+@triton.jit
+def join_few(
+    parts_ptr, out_ptr, lse_ptr, h, there, out_row, lse_row, column, head, first_split, split_end, tokens, Hq,
+    splits, DV: tl.constexpr, CHUNK: tl.constexpr
+):  # fmt: skip
+    """Do as `join_parts` does for up to CHUNK splits, by the same sums: their parts come at once, beside their LSEs."""
+    ROWS: tl.constexpr = h.shape[0]
+    part_lse_ptr = parts_ptr + tl.cast(tokens, tl.int64) * Hq * splits * DV
+    # [ROWS]
+    m = tl.full([ROWS], float("-inf"), tl.float32)
+    l = tl.full([ROWS], 0.0, tl.float32)
+    slots = count_slots(head, first_split, split_end)
+    top, lses, parts = m, (), ()
+    for slot in tl.static_range(CHUNK):
+        place = out_row * splits + slot
+        inside = there & (slot < slots)
+        # past a multiprocessor's own cache, which may still hold what stood there before
+        lse = tl.load(part_lse_ptr + place, mask=inside, other=float("-inf"), cache_modifier=".cg")
+        inside = inside[:, None] & (column < DV)
+        part = tl.load(parts_ptr + place[:, None] * DV + column, mask=inside, other=0.0, cache_modifier=".cg")
+        top, lses, parts = tl.maximum(top, lse), lses + (lse,), parts + (part,)
+    # what has seen nothing keeps -inf: measure it from 0, or -inf - -inf is NaN
+    pivot = tl.where(top == float("-inf"), 0.0, top)
+    l = l * tl.exp2(m - pivot)
+    acc = tl.zeros([ROWS, column.shape[1]], tl.float32)
+    # those of a chunk; there is one
+    weights, sums = tl.zeros([ROWS], tl.float32), acc
+    for slot in tl.static_range(CHUNK):
+        weight = tl.exp2(lses[slot] - pivot)
+        weights += weight
+        # what a split without visible keys has not written may be a NaN
+        sums += tl.where((lses[slot] > float("-inf"))[:, None], parts[slot], 0.0) * weight[:, None]
+    l, acc = l + weights, acc + sums
+    store_rows(out_ptr, lse_ptr, there, out_row, lse_row, column, acc, l, pivot, DV)
+
+
 @triton.jit(do_not_specialize=["max_seqlen_k", "sums_begin", "tokens", "longest", "stretches", "k_places"])
 def sum_keys(
     x_ptr, seq_lens_ptr, cu_seqlens_q_ptr, pages_ptr, k_starts_ptr, sums_ptr, max_seqlen_k, sums_begin,
@@ -603,17 +750,21 @@ def attend(
 )
 def attend_split(
     q_ptr, k_ptr, v_ptr, seq_lens_ptr, cu_seqlens_q_ptr, pages_ptr, k_starts_ptr, parts_ptr, scale, k_scale_ptr,
-    v_scale_ptr, sums_ptr, max_seqlen_k, reach, first_keys, in_log_decay_sums_begin, in_log_decay_stride_sequence,
-    in_log_decay_stride_head, stretches, q_stride_token, q_stride_head, k_stride_page, k_stride_token,
-    k_stride_head, v_stride_page, v_stride_token, v_stride_head, k_scale_stride_sequence, k_scale_stride_page,
-    k_scale_stride_token, k_scale_stride_head, v_scale_stride_sequence, v_scale_stride_page, v_scale_stride_token,
-    v_scale_stride_head, pages_stride_sequence, k_places, tokens, longest, Hq, splits, split_size,
-    GROUP: tl.constexpr, PAGE: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr,
-    TURNED: tl.constexpr, SUMS: tl.constexpr, IN_TWOS: tl.constexpr, KV_HEADS: tl.constexpr,
-    BY_HEAD: tl.constexpr, FAR: tl.constexpr, OVERLAP: tl.constexpr
+    v_scale_ptr, out_ptr, lse_ptr, counts_ptr, sums_ptr, max_seqlen_k, reach, first_keys, lse_stride_sequence,
+    lse_stride_head, in_log_decay_sums_begin, in_log_decay_stride_sequence, in_log_decay_stride_head, stretches,
+    q_stride_token, q_stride_head, k_stride_page, k_stride_token, k_stride_head, v_stride_page, v_stride_token,
+    v_stride_head, k_scale_stride_sequence, k_scale_stride_page, k_scale_stride_token, k_scale_stride_head,
+    v_scale_stride_sequence, v_scale_stride_page, v_scale_stride_token, v_scale_stride_head,
+    pages_stride_sequence, k_places, tokens, longest, Hq, splits, split_size, GROUP: tl.constexpr,
+    PAGE: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, TURNED: tl.constexpr,
+    SUMS: tl.constexpr, IN_TWOS: tl.constexpr, KV_HEADS: tl.constexpr, BY_HEAD: tl.constexpr, FAR: tl.constexpr,
+    CHUNK: tl.constexpr, JOINED: tl.constexpr, COLUMNS: tl.constexpr, OVERLAP: tl.constexpr
 ):  # fmt: skip
-    """Store what a split of keys gives to a tile of rows: its part of out, and of the LSE."""
+    """Store what a split of keys gives to a tile of rows: its part of out, and of the LSE.
+
+    Where programs of all splits of JOINED rows count how many of them came, the last one joins the parts.
+    """
     if OVERLAP:
         gdc_wait()
         gdc_launch_dependents()
@@ -628,9 +779,17 @@ def attend_split(
     token, q_len, k_len = find_sequence(seq_lens_ptr, cu_seqlens_q_ptr, b, tokens, longest, max_seqlen_k)
     k_begin = find_first_key(k_starts_ptr, b, k_len, k_places)
     count = q_len * QUERIES
-    first_split = tl.maximum(k_len - q_len - reach, 0) // split_size
-    split_begin = nth_of(slot, tl.cdiv(first_keys, split_size), first_split) * split_size
-    if (tile * BLOCK_M >= count) | (split_begin >= k_len):
+    head, first_split, split_end = find_splits(q_len, k_len, reach, first_keys, split_size)
+    split_begin = nth_of(slot, head, first_split) * split_size
+    if JOINED and cu_seqlens_q_ptr is not None:
+        if slot == 0:
+            clear_rows(
+                out_ptr, lse_ptr, lse_stride_head, cu_seqlens_q_ptr, b, tl.num_programs(1), token, q_len, tokens, 0, 1,
+                kv_h * QUERIES + tl.arange(0, JOINED), tl.arange(0, JOINED) < QUERIES, tl.arange(0, BLOCK_DV)[None, :],
+                Hq, DV
+            )  # fmt: skip
+    # of a sequence without keys it is the first split that says so
+    if (tile * BLOCK_M >= count) | (split_begin >= tl.maximum(k_len, 1 if JOINED else 0)):
         return
     k_ptr += (kv_h * KV_HEADS).to(tl.int64) * k_stride_head
     v_ptr += (kv_h * KV_HEADS).to(tl.int64) * v_stride_head
@@ -716,6 +875,25 @@ def attend_split(
     column, shares = tl.arange(0, BLOCK_DV), v_scale / tl.where(l == 0, 1.0, l)
     seen = ((place < count) & (l > 0))[:, None] & (column < DV)[None, :]
     tl.store(parts_ptr + part[:, None] * DV + column[None, :], acc * shares[:, None], mask=seen)
+    if JOINED:
+        # those that came before this one have stored their parts, and this one has once all of its threads are here
+        tl.debug_barrier()
+        count_ptr = counts_ptr + b * (Hq // QUERIES) + kv_h
+        came = tl.atomic_add(count_ptr, 1, sem="acq_rel")
+        # [JOINED]
+        there = tl.arange(0, JOINED) < count
+        row = tl.minimum(tl.arange(0, JOINED) // QUERIES, q_len - 1)
+        h = kv_h * QUERIES + tl.arange(0, JOINED) % QUERIES
+        own_row = row if cu_seqlens_q_ptr is None else token + row
+        out_row = (token + row).to(tl.int64) * Hq + h
+        lse_row = tl.cast(b, tl.int64) * lse_stride_sequence + h.to(tl.int64) * lse_stride_head + own_row
+        if came == tl.maximum(count_slots(head, first_split, split_end), 1) - 1:
+            tl.store(count_ptr, 0)
+            for first_column in tl.static_range(0, BLOCK_DV, COLUMNS):
+                join_few(
+                    parts_ptr, out_ptr, lse_ptr, h, there, out_row, lse_row, first_column + tl.arange(0, COLUMNS)[None, :],
+                    head, first_split, split_end, tokens, Hq, splits, DV, CHUNK
+                )  # fmt: skip
 
 
 @triton.jit(
@@ -727,9 +905,10 @@ def join_splits(
     CHUNK: tl.constexpr, CHUNKS: tl.constexpr, COLUMNS: tl.constexpr, TOGETHER: tl.constexpr,
     OVERLAP: tl.constexpr
 ):  # fmt: skip
-    """Store out and the LSE, in natural-log units, of rows: the parts of all splits, weighted by their LSEs."""
+    """Join the parts of all splits of some rows, and clear rows of no sequence."""
     i, b = tl.program_id(0) % longest, tl.program_id(2)
     h = tl.program_id(1) * TOGETHER + tl.arange(0, TOGETHER)  # [TOGETHER]
+    there = h < Hq
     # lengths and cuts were there before attend_split began
     token, q_len, k_len = find_sequence(seq_lens_ptr, cu_seqlens_q_ptr, b, tokens, longest, max_seqlen_k)
     if OVERLAP:
@@ -737,70 +916,22 @@ def join_splits(
         gdc_launch_dependents()
     column = tl.program_id(0) // longest * COLUMNS + tl.arange(0, COLUMNS)[None, :]  # [1, COLUMNS]
     own_row = i
-    if lse_ptr is not None:
-        lse_ptr += tl.cast(b, tl.int64) * lse_stride_sequence + h.to(tl.int64) * lse_stride_head
     if cu_seqlens_q_ptr is not None:
         own_row = token + i
-        # rows of no sequence: before the first one, and behind this one's last
-        before, behind = tl.where(b == 0, token, 0), token + q_len
-        end = tl.where(b == tl.num_programs(2) - 1, tokens, tl.load(cu_seqlens_q_ptr + b + 1))
-        for j in tl.range(i, before + tl.maximum(tl.minimum(end, tokens) - behind, 0), longest):
-            place = nth_of(j, before, behind)
-            nobody = (tl.cast(place, tl.int64) * Hq + h)[:, None] * DV + column
-            tl.store(out_ptr + nobody, tl.zeros([TOGETHER, COLUMNS], out_ptr.dtype.element_ty), mask=column < DV)
-            if lse_ptr is not None:
-                tl.store(lse_ptr + place, float("-inf"))
+        clear_rows(
+            out_ptr, lse_ptr, lse_stride_head, cu_seqlens_q_ptr, b, tl.num_programs(2), token, q_len, tokens, i,
+            longest, h, there, column, Hq, DV
+        )  # fmt: skip
     if i >= q_len:
         return
+    head, first_split, split_end = find_splits(q_len, k_len, reach, first_keys, split_size)
     # [TOGETHER]
-    row = (token + i).to(tl.int64) * Hq + h
-    part_lse_ptr = parts_ptr + tl.cast(tokens, tl.int64) * Hq * splits * DV
-    m = tl.full([TOGETHER], float("-inf"), tl.float32)
-    l = tl.full([TOGETHER], 0.0, tl.float32)
-    # slots are those of splits before `head`, then those from `first_split` to `end`
-    head, end = tl.cdiv(first_keys, split_size), tl.cdiv(k_len, split_size)
-    first_split = tl.maximum(tl.maximum(k_len - q_len - reach, 0) // split_size, head)
-    slots = tl.minimum(head, end) + tl.maximum(end - first_split, 0)
-    # one maximum for all, so that no weight hangs on CHUNKS; of few splits no more at a time than a warp has threads
-    TOPS: tl.constexpr = 32 * CHUNKS
-    tops = m[:, None] + tl.zeros([TOGETHER, TOPS], tl.float32)
-    for j in tl.range(0, slots, TOPS):
-        slot = j + tl.arange(0, TOPS)[None, :]
-        lse = tl.load(part_lse_ptr + row[:, None] * splits + slot, mask=slot < slots, other=float("-inf"))
-        tops = tl.maximum(tops, lse)
-    top = tl.max(tops, 1)
-    # what has seen nothing keeps -inf: measure it from 0, or -inf - -inf is NaN
-    pivot = tl.where(top == float("-inf"), 0.0, top)
-    l = l * tl.exp2(m - pivot)
-    acc = tl.zeros([TOGETHER, COLUMNS], tl.float32)
-    # of each chunk of each row: [TOGETHER * CHUNKS, 1], and with the columns of its parts
-    PARTS: tl.constexpr = TOGETHER * CHUNKS
-    chunk = tl.arange(0, PARTS)[:, None] % CHUNKS
-    chunk_row, chunk_pivot = by_chunk(row, CHUNKS), by_chunk(pivot, CHUNKS)
-    BLOCK_S: tl.constexpr = CHUNKS * CHUNK
-    head_blocks, first_block = tl.cdiv(head, BLOCK_S), first_split // BLOCK_S
-    blocks = head_blocks + tl.maximum(tl.cdiv(end, BLOCK_S) - tl.maximum(first_block, head_blocks), 0)
-    for j in tl.range(0, blocks):
-        weights, sums = tl.zeros([PARTS, 1], tl.float32), tl.zeros([PARTS, COLUMNS], tl.float32)
-        first = nth_of(j, head_blocks, first_block) * BLOCK_S + chunk * CHUNK
-        for n in tl.static_range(CHUNK):
-            split = first + n
-            slot = tl.where(split < head, split, split - first_split + head)
-            kept = (split < end) & ((split < head) | (split >= first_split))
-            place = chunk_row * splits + slot
-            lse = tl.load(part_lse_ptr + place, mask=kept, other=float("-inf"))
-            part = tl.load(parts_ptr + place * DV + column, mask=kept & (column < DV), other=0.0)
-            # once both are there: what a split without visible keys has not written may be a NaN
-            part = tl.where(lse > float("-inf"), part, 0.0)
-            weight = tl.exp2(lse - chunk_pivot)
-            weights += weight
-            sums += part * weight
-        l += tl.sum(sum_pairs(weights, TOGETHER), 1)
-        acc += sum_pairs(sums, TOGETHER)
-    out = acc / tl.where(l == 0, 1.0, l)[:, None]
-    tl.store(out_ptr + row[:, None] * DV + column, out.to(out_ptr.dtype.element_ty), mask=column < DV)
-    if lse_ptr is not None:
-        tl.store(lse_ptr + own_row, tl.where(l == 0, float("-inf"), (pivot + tl.log2(l)) / LOG2E))
+    out_row = (token + i).to(tl.int64) * Hq + h
+    lse_row = tl.cast(b, tl.int64) * lse_stride_sequence + h.to(tl.int64) * lse_stride_head + own_row
+    join_parts(
+        parts_ptr, out_ptr, lse_ptr, h, there, out_row, lse_row, column, head, first_split, split_end, tokens,
+        Hq, splits, DV, CHUNK, CHUNKS
+    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["slots", "page_size", "Hkv"])

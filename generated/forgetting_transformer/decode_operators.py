@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0631805163f3a5f1
-#   text hash     179160be18e7de1f
+#   content hash  362bc92da97aeef2
+#   text hash     97c696409c982f8b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 
@@ -20,10 +20,11 @@ def _attend(
     max_seqlen_q: int | None, max_seqlen_k: int, in_log_decay: torch.Tensor, scale: float | None,
     k_scale: torch.Tensor | None, v_scale: torch.Tensor | None, return_lse: bool, split_size: int | None,
 ) -> list[torch.Tensor]:  # fmt: skip
-    found = decode.attend_now(
-        q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k, in_log_decay,
-        scale, k_scale, v_scale, None, None, return_lse, split_size
-    )  # fmt: skip
+    with runtime.planned:
+        found = decode.attend_now(
+            q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k,
+            in_log_decay, scale, k_scale, v_scale, None, None, return_lse, split_size
+        )  # fmt: skip
     return list(found) if isinstance(found, tuple) else [found]
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3ee3168d2f7a1bf5
-#   text hash     3071b6de9e771f95
+#   content hash  9dc6669b5ca556b8
+#   text hash     073a4908bc7dc717
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

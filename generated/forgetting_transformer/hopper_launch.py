@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e5974e94779da10a
-#   text hash     da0671d93d7585f5
+#   content hash  86bdefce0c93df11
+#   text hash     d201ebcdd44565e4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5bf5b7f11fb6ed21
-#   text hash     51abae4c29a07f37
+#   content hash  a51fd64f62f6c105
+#   text hash     97ed90b8a0b78a09
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  820c8fc7b5ea1a3d
-#   text hash     cf8f80b9aceb211a
+#   content hash  42998ca11c6ab8a1
+#   text hash     ef9ca636c2ee9647
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2c62cec2831a8e99
-#   text hash     8f4342ac8c2ef0e5
+#   content hash  d4bbfd63d404c50b
+#   text hash     a495e2fa59966f76
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

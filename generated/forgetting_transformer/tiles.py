@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  c0db992e1a8d03f1
-#   text hash     9a498102a4326ada
+#   content hash  48449d82ce355c7d
+#   text hash     2af7c21c16f79c6d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6328bd140185a7ff
-#   text hash     19d52f80a2e876cd
+#   content hash  336a186fbc25d392
+#   text hash     54e6a81b52f1160e
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

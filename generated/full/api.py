@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  78b43f269cd6ff6b
-#   text hash     615d0681860904f3
+#   content hash  a4abac572576d399
+#   text hash     57de67c74a114c7f
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5b6e7b08528335d8
-#   text hash     f030e7788e965d3a
+#   content hash  99267ff002e2bb41
+#   text hash     af3d79f5481b5d97
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

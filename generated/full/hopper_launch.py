@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2449afc741be9d9e
-#   text hash     1f1d8fbee0f3cac3
+#   content hash  89ef7c07c4bb2bfc
+#   text hash     d4a3c308a29a2f84
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  217913c829e9ffda
-#   text hash     010f8a77e38c2b57
+#   content hash  a27e4ce4047734b9
+#   text hash     c5c33900baf60870
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  521446995691daf8
-#   text hash     14c62b28381277f0
+#   content hash  5049f204e4b6f4a2
+#   text hash     80fa3cab46c71c4b
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

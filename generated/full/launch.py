@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c9288d69dbdb2b89
-#   text hash     701e047c9feb8096
+#   content hash  8aa36891c866e68d
+#   text hash     be0936b33ff33d35
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7a1f2864614c61b7
-#   text hash     4d0f0b37fb1fddf9
+#   content hash  9a8af55959d57951
+#   text hash     1f2737ec5fc8bc0f
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  9f3c354ed1f735c1
-#   text hash     9473258b55b39976
+#   content hash  9d9dafb5cf90c5ff
+#   text hash     ce142942d9e5c755
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  354cd193eeecac53
-#   text hash     c518ef4d7d7f90e3
+#   content hash  758afc96607786f9
+#   text hash     c0d31b127a0332c3
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  976b34d98fd35e4b
-#   text hash     106aea305aad396f
+#   content hash  fc673a796dea3ca0
+#   text hash     c78c620079c3e623
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  40052bf833a36951
-#   text hash     a5c28a55033abaa2
+#   content hash  2ffd956c1731507d
+#   text hash     7ef56ba5b45ccb93
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

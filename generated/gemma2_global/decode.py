@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f75155152d963f85
-#   text hash     f114c5b2bf77b21b
+#   content hash  e05e689b36249536
+#   text hash     4acb375cf8bd0451
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

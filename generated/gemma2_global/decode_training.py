@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  109ef42c6018704d
-#   text hash     6cdb86e753c28bd1
+#   content hash  f2aeb03b12972d60
+#   text hash     8d6ccada8bca9cdd
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

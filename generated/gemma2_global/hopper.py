@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3e9d426c5933ee78
-#   text hash     30a427b8faecc7f1
+#   content hash  e3c409032d7cb80f
+#   text hash     0ac9cc0d88da7d9a
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

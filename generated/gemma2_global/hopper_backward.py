@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  54508e3ea59af42a
-#   text hash     65c775b34632ff62
+#   content hash  9111d96d0d975a14
+#   text hash     d7940aae62aa09ae
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3fbdb22a7c3b7e4a
-#   text hash     fe62bdf521c5e79b
+#   content hash  a1255cb0478a3402
+#   text hash     c23df8bc6703db9d
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  de45aa549e78be2d
-#   text hash     7aefaf1e0474e982
+#   content hash  460ca4140533766c
+#   text hash     8180e5e672497898
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

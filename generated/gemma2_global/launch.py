@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  455e7566145c4dab
-#   text hash     54eeae0a6491726d
+#   content hash  a6f7192af31e1298
+#   text hash     0484506f5c02aa68
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  545044da891a85fa
-#   text hash     8fe22747c2149211
+#   content hash  37451337265954b6
+#   text hash     7f60e23172fd2009
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  32e2c2f887302b3d
-#   text hash     ffca33003b3d9746
+#   content hash  ed2fc70102a560ca
+#   text hash     325869fbbf748f0a
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5dc6698963578360
-#   text hash     3b56a8e24dcc6f69
+#   content hash  01bde84aec5b2e4e
+#   text hash     221824fa69e72b65
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3bbc78ac2ab107b9
-#   text hash     110360aa27c3d45c
+#   content hash  e5b276a6debc1f5d
+#   text hash     093a1ad2a43badad
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 
@@ -22,10 +22,11 @@ def _attend(
     return_lse: bool, split_size: int | None, bitwise: str | None,
 ) -> list[torch.Tensor]:  # fmt: skip
     run = decode.attend_now if bitwise is None else decode_training.attend_now
-    found = run(
-        q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k, cos, sin,
-        positions, scale, k_scale, v_scale, None, None, return_lse, split_size
-    )  # fmt: skip
+    with runtime.planned:
+        found = run(
+            q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k, cos, sin,
+            positions, scale, k_scale, v_scale, None, None, return_lse, split_size
+        )  # fmt: skip
     return list(found) if isinstance(found, tuple) else [found]
 
 

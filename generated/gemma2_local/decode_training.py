@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  68449c37b89e3dd1
-#   text hash     70bb9c3d3356b998
+#   content hash  40a0e02413f8d1e0
+#   text hash     db00f7909d1b094e
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

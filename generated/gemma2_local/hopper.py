@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2e2848a0397e59d2
-#   text hash     18b5720306cc7831
+#   content hash  bf25950b111f4c2c
+#   text hash     6bacf12d9ed0ae8d
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

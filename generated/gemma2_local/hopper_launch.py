@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  28b28acc08697086
-#   text hash     9f0f736a97ba5ac4
+#   content hash  41eb00825cd61b94
+#   text hash     e53447b7cd8888af
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  999a476a9aa8938d
-#   text hash     0382e0b8c011ec86
+#   content hash  ac750fe585feffae
+#   text hash     bf5e2db0c034f6e4
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

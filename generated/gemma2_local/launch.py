@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f0514d65eeebae56
-#   text hash     64ba08573c7f9784
+#   content hash  3e749e5937135403
+#   text hash     a62515270cac6499
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

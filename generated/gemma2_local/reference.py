@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  1ad2a37b839a4394
-#   text hash     c521e628bf5132c8
+#   content hash  c06f6aca84a32155
+#   text hash     38f0b5358c6f4f04
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

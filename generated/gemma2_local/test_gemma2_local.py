@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  63e3ed58dc48736b
-#   text hash     b8f149f13a9a5161
+#   content hash  8ee7fb71428c34d2
+#   text hash     20f7b6e573469d82
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

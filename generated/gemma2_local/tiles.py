@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ee35b140dac2e698
-#   text hash     42fe5774bb8294e5
+#   content hash  ef0690742c6b0772
+#   text hash     9ff93b77d6fba48f
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  69c9598eae1c9b9d
-#   text hash     a0971bf5768db6f2
+#   content hash  c7dcb4bc9920e30b
+#   text hash     28d7b4e1a2b55b49
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

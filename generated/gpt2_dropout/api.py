@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b2bfaa6f82a0745f
-#   text hash     f583768b173a7836
+#   content hash  df8a880e63028112
+#   text hash     e8e762e3566b742f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

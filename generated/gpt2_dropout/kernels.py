@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  33e802e34858e358
-#   text hash     1d1a07624ddb6de6
+#   content hash  b95e17055a5d53dc
+#   text hash     94eb446a2b16433e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a88021f2189703b7
-#   text hash     6f2ca8774571c1e8
+#   content hash  1265790f3bb15f6b
+#   text hash     569749dd6622108b
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

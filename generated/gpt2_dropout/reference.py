@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d3c93f854f957e71
-#   text hash     bad5de7126e4a50d
+#   content hash  34f96ba7736718ca
+#   text hash     080128bfecc643b0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  833f1e09d5063cc4
-#   text hash     aa1d1c78b4e21e96
+#   content hash  c90bfef959b8a985
+#   text hash     c907d325e80566e0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  941ba1369382ab9b
-#   text hash     bb0732f143db933a
+#   content hash  fffadc4cceec92e3
+#   text hash     4de40ca2cbfe8195
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  22c239fe785bd3f2
-#   text hash     9918f6a7bd5d21c7
+#   content hash  542af52dda5dc167
+#   text hash     b69a3d645e569ee9
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -124,6 +124,16 @@ def tile_of_join(splits, q, v):
     return chunks, columns, 1 if apart else min(heads & -heads, TOGETHER, 512 // columns)
 
 
+def rows_of_last(splits, rows, v, warps):
+    """How many rows the program joins that stores the last part of few splits, and how many columns of out at a time.
+
+    0 rows where `join_splits` joins them: of many splits or rows registers do not hold all parts at once.
+    """
+    rows, width = runtime.power_of_2(rows), runtime.padded_width(v)
+    columns = min(width, 256 * warps // rows)
+    return (rows, columns) if splits <= CHUNK and rows <= FEW and width <= 4 * columns else (0, 0)
+
+
 def size_of_parts(q, v, splits):
     """How many float32 values the parts of so many splits take: of each a row of v's width, and its LSE."""
     return q.numel() // q.shape[-1] * splits * (v.shape[-1] + 1)
@@ -143,11 +153,15 @@ def attend(
 ):  # fmt: skip
     """Fills in out and lse, the latter in natural-log units; `call` is what shapes tell of them."""
     max_seqlen_k, reach, first_keys = call.max_seqlen_k, *call.seen
-    split_values = (q, k, v, seq_lens, cu_seqlens_q, page_table, k_starts, parts, float(scale), k_scale, v_scale, cos,
-    sin, positions, max_seqlen_k, reach, first_keys)  # fmt: skip
     join_values = (parts, seq_lens, cu_seqlens_q, out, lse, sinks, max_seqlen_k, reach, first_keys)  # fmt: skip
     kind = runtime.precision(q), lse is None
-    cache = call.launches.get(kind)
+    cache, counted = call.launches.get(kind, (None, 0))
+
+    def values_of_split(counts):
+        return (q, k, v, seq_lens, cu_seqlens_q, page_table, k_starts, parts, float(scale), k_scale, v_scale, out,
+        lse, counts, sinks, cos, sin, positions, max_seqlen_k, reach, first_keys)  # fmt: skip
+
+    split_values = values_of_split(runtime.counters(counted, q.device))
     if cache is not None and runtime.launch_again(cache, split_values, join_values):
         return
     if seq_lens.shape[0] == 0 or out.numel() == 0:
@@ -169,6 +183,10 @@ def attend(
     warps, stages = crowded if is_crowd(programs, v) else alone
     chunks, columns, together = tile_of_join(splits, q, v)
     heads, block_m = side_by_side(q, k, v, k_scale, rows, block_m, block_n, programs)
+    # where the last program to store a part joins them, nothing waits for a second kernel
+    joined, at_a_time = rows_of_last(splits, rows * heads, v, warps)
+    counted = sequences * k.shape[2] // heads if joined else 0
+    split_values = values_of_split(runtime.counters(counted, q.device))
     cache = runtime.LaunchCache.of("decode", q, *call.shapes, call.longest, splits, split_size, lse is None)
 
     def launch_split(stages):
@@ -176,39 +194,41 @@ def attend(
             cache, kernels.attend_split, (block_m, block_n), split_values,
             grid=lambda: (splits * runtime.cdiv(rows * heads, block_m) * (k.shape[2] // heads), sequences),
             from_shapes=lambda: dict(
-                cos_stride_row=cos.stride(0), cos_stride_column=cos.stride(1), sin_stride_row=sin.stride(0),
-                sin_stride_column=sin.stride(1), position_end=cos.shape[0], q_stride_token=q.stride(0),
-                q_stride_head=q.stride(1), k_stride_page=k.stride(0), k_stride_token=k.stride(1),
-                k_stride_head=k.stride(2), v_stride_page=v.stride(0), v_stride_token=v.stride(1),
-                v_stride_head=v.stride(2), k_scale_stride_sequence=runtime.stride(k_scale, 0),
-                k_scale_stride_page=runtime.stride(k_scale, 1), k_scale_stride_token=runtime.stride(k_scale, 2),
-                k_scale_stride_head=runtime.stride(k_scale, 3), v_scale_stride_sequence=runtime.stride(v_scale, 0),
-                v_scale_stride_page=runtime.stride(v_scale, 1), v_scale_stride_token=runtime.stride(v_scale, 2),
-                v_scale_stride_head=runtime.stride(v_scale, 3),
+                sinks_stride_head=runtime.stride(sinks, 0), lse_stride_sequence=lse_strides[0],
+                lse_stride_head=lse_strides[1], cos_stride_row=cos.stride(0), cos_stride_column=cos.stride(1),
+                sin_stride_row=sin.stride(0), sin_stride_column=sin.stride(1), position_end=cos.shape[0],
+                q_stride_token=q.stride(0), q_stride_head=q.stride(1), k_stride_page=k.stride(0),
+                k_stride_token=k.stride(1), k_stride_head=k.stride(2), v_stride_page=v.stride(0),
+                v_stride_token=v.stride(1), v_stride_head=v.stride(2),
+                k_scale_stride_sequence=runtime.stride(k_scale, 0), k_scale_stride_page=runtime.stride(k_scale, 1),
+                k_scale_stride_token=runtime.stride(k_scale, 2), k_scale_stride_head=runtime.stride(k_scale, 3),
+                v_scale_stride_sequence=runtime.stride(v_scale, 0), v_scale_stride_page=runtime.stride(v_scale, 1),
+                v_scale_stride_token=runtime.stride(v_scale, 2), v_scale_stride_head=runtime.stride(v_scale, 3),
                 pages_stride_sequence=0 if page_table is None else page_table.stride(0), k_places=k.shape[1],
                 tokens=q.shape[0], longest=longest, Hq=q.shape[1], splits=splits, split_size=split_size,
-                GROUP=q.shape[-2] // k.shape[-2], PAGE=1 if page_table is None else k.shape[1], D=q.shape[-1],
+                GROUP=q.shape[-2] // k.shape[-2], PAGE=1 if page_table is None else max(k.shape[1], 1), D=q.shape[-1],
                 DV=v.shape[-1], PAIRS=cos.shape[1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
                 BLOCK_DV=runtime.padded_width(v), PRECISION=runtime.precision(q), TURNED=block_m <= FEW,
                 SUMS=min(8 * alone[0], block_n // 2) if block_m <= FEW else 8,
                 IN_TWOS=block_m <= FEW and in_twos(q, v), KV_HEADS=heads, BY_HEAD=scaled_by_head(k_scale),
-                FAR=max(k.stride(1), v.stride(1)) >= 2**24, OVERLAP=runtime.overlaps(q.device), num_warps=warps,
-                num_stages=stages,
+                FAR=max(k.stride(1), v.stride(1)) >= 2**24, CHUNK=CHUNK, JOINED=joined, COLUMNS=at_a_time,
+                OVERLAP=runtime.overlaps(q.device), num_warps=warps, num_stages=stages,
             ),
         )  # fmt: skip
 
     runtime.launch_with_room(launch_split, stages)
-    runtime.launch(
-        cache, kernels.join_splits, (), join_values,
-        grid=lambda: (longest * (runtime.padded_width(v) // columns), q.shape[1] // together, sequences),
-        from_shapes=lambda: dict(
-            sinks_stride_head=runtime.stride(sinks, 0), lse_stride_sequence=lse_strides[0],
-            lse_stride_head=lse_strides[1], tokens=q.shape[0], longest=longest, Hq=q.shape[1], splits=splits,
-            split_size=split_size, DV=v.shape[-1], CHUNK=CHUNK, CHUNKS=chunks, COLUMNS=columns, TOGETHER=together,
-            OVERLAP=runtime.overlaps(q.device), num_warps=min(chunks, 4), num_stages=2,
-        ),
-    )  # fmt: skip
-    call.launches[kind] = cache
+    if not joined:
+        runtime.launch(
+            cache, kernels.join_splits, (), join_values,
+            grid=lambda: (longest * (runtime.padded_width(v) // columns), q.shape[1] // together, sequences),
+            from_shapes=lambda: dict(
+                sinks_stride_head=runtime.stride(sinks, 0), lse_stride_sequence=lse_strides[0],
+                lse_stride_head=lse_strides[1], tokens=q.shape[0], longest=longest, Hq=q.shape[1], splits=splits,
+                split_size=split_size, DV=v.shape[-1], CHUNK=CHUNK, CHUNKS=chunks, COLUMNS=columns, TOGETHER=together,
+                OVERLAP=runtime.overlaps(q.device), num_warps=min(chunks, 4), num_stages=2,
+            ),
+        )  # fmt: skip
+    call.launches[kind] = cache, counted
 
 
 @runtime.on_its_device

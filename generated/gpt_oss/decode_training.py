@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0316b87b387f270a
-#   text hash     7183e6c8b60ed64b
+#   content hash  da93cfa97d96c671
+#   text hash     d4e1177ab911294b
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

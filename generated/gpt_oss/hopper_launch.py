@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f86e0d61053bbe85
-#   text hash     33c2df92480ccb6b
+#   content hash  9c8a3bd77db1c47a
+#   text hash     de42b5579277e98d
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  285c527ed89e6fb1
-#   text hash     1ae4a0809cd46c37
+#   content hash  041c8ece009f98ec
+#   text hash     c93b3c799bd7834f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  997d0eaee7fdb571
-#   text hash     c60660d3db4d4061
+#   content hash  02da81b2dab3438c
+#   text hash     8a112521c74daa54
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

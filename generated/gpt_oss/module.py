@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  36d18adb3a11a848
-#   text hash     4bf52c3aaec6a08c
+#   content hash  1e25faf377d0aef5
+#   text hash     7f5f08dd1dd2734f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8a207a1c6e3d1ac7
-#   text hash     5675f482ae67f3ec
+#   content hash  371ddace7bbf603d
+#   text hash     0c0266b80fbe9eb6
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

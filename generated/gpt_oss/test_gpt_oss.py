@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f678798aa74fd664
-#   text hash     1506eabf22828ce3
+#   content hash  10bf94ffa37af7fc
+#   text hash     a576cc782c2b7251
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e37923b97498f13d
-#   text hash     6c7fb97c65fa838c
+#   content hash  35e11b7151c000e9
+#   text hash     aa01767ad0197e52
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  1cb7314022fe250a
-#   text hash     7408ea01cc58ba37
+#   content hash  5ada00f5771e26b9
+#   text hash     f9ec08fdec8d4560
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  61bc9c85e1325155
-#   text hash     e1c0fad6322f5d52
+#   content hash  d73604b7efd37f01
+#   text hash     dd43930af091d3f8
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9d79dda9448741ec
-#   text hash     021f3f063b4abf7f
+#   content hash  0355aef5222d91b5
+#   text hash     5f43485bf137ef42
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

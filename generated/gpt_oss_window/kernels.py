@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  1a4bbc0858a79ddc
-#   text hash     723ed6e880b66af0
+#   content hash  f3bf4bf38773fbdf
+#   text hash     1426092de79bade8
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6bc1d1182b0186de
-#   text hash     8af9e6422d7ddb05
+#   content hash  cafe59e54ca808a0
+#   text hash     1c4b696506b3878a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

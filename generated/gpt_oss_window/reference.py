@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  3c732ad35c09e83e
-#   text hash     3229719cc95c158b
+#   content hash  36620aeb87241bad
+#   text hash     cb56300e91bc0ee1
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4a01b4d3f32d8d2e
-#   text hash     8345751f7920bb33
+#   content hash  5a3b76ca5ea7a71f
+#   text hash     79d363ff8d185982
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d30cd1a9da708f43
-#   text hash     fec03f23426f02ff
+#   content hash  56cc3b3bb15d64a1
+#   text hash     a4e9c15bd76022b5
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  46880c5e95f053b5
-#   text hash     5f63ce81da7a24d1
+#   content hash  7bac75989d950785
+#   text hash     9bf3347a40dde50a
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  fc3ed69b8458e908
-#   text hash     978db929ac57886a
+#   content hash  6d0aa4ee89cc4625
+#   text hash     4932ff39921dfeca
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

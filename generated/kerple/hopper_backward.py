@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9d02fb00dbc61fa9
-#   text hash     61e0429c4acf929a
+#   content hash  81adf6f3d9248f0b
+#   text hash     f168dfee7f847412
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  24039579147aa321
-#   text hash     82798c8810694390
+#   content hash  bd6f0349cd61ce38
+#   text hash     634d7f1a603e0dc0
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

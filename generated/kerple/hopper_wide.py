@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  83c98503cda3999b
-#   text hash     55ffde221c498e4f
+#   content hash  22f9e094aec8c8b6
+#   text hash     22343719775101cc
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ce03c68fe3188b02
-#   text hash     1d36ebace5137c2d
+#   content hash  08cde1e0c71b7d02
+#   text hash     93a83cf89a11f75c
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

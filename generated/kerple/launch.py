@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8af6eebaad127bc9
-#   text hash     e30bc7b82843bb12
+#   content hash  2c8caa8a66abe92d
+#   text hash     b4a362eb6cbf0b03
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

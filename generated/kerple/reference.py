@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  03d70cf2538e3cd7
-#   text hash     188d3d0915b70158
+#   content hash  863d9e586298affa
+#   text hash     3a93e0de43399d68
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  df6d54ace9203fdc
-#   text hash     b4131e20536734e3
+#   content hash  59603cc87540c33d
+#   text hash     a812ae7eaaf85c2d
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

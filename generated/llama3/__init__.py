@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b1121dfa70986488
-#   text hash     0166b105b17e174e
+#   content hash  afb6fd443e4212f8
+#   text hash     fabf2972067f5e08
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  823701e4615b7f1e
-#   text hash     41966248894aa25f
+#   content hash  7709eaee2a92f10b
+#   text hash     0c6429a90b0c91d4
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

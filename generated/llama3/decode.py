@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  cbe7b3c6ad478d90
-#   text hash     7628b41df24af87e
+#   content hash  de5160c6c015aa0f
+#   text hash     b1632330f90aaba9
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  75a3e5ea79e361af
-#   text hash     bd89563005ba09e9
+#   content hash  9dbfb8b3ed69fc8f
+#   text hash     526bf09e1bf13dd2
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 
@@ -22,10 +22,11 @@ def _attend(
     return_lse: bool, return_key_sums: bool, split_size: int | None, bitwise: str | None,
 ) -> list[torch.Tensor]:  # fmt: skip
     run = decode.attend_now if bitwise is None else decode_training.attend_now
-    found = run(
-        q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k, cos, sin,
-        positions, scale, k_scale, v_scale, None, None, return_lse, return_key_sums, split_size
-    )  # fmt: skip
+    with runtime.planned:
+        found = run(
+            q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k, cos, sin,
+            positions, scale, k_scale, v_scale, None, None, return_lse, return_key_sums, split_size
+        )  # fmt: skip
     return list(found) if isinstance(found, tuple) else [found]
 
 

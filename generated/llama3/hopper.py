@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e193364ea0aef828
-#   text hash     34d4ac62d3e8aea1
+#   content hash  a63ac0f841352ca6
+#   text hash     cdc8abcf4acbe2f4
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

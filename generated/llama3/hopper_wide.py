@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9d05b953419648ec
-#   text hash     969cd756955d5fe1
+#   content hash  d6b02b3c060670f0
+#   text hash     96b9ce035359de13
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

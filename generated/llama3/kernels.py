@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  78a7fbb81eda5335
-#   text hash     188b94b2f3dfa219
+#   content hash  e23de79f67476ce2
+#   text hash     bf7a58b27c640c6f
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6cdc321dc805566a
-#   text hash     1eff272c5a9a5625
+#   content hash  3d76106b18442fe4
+#   text hash     25f71e739a26fe56
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

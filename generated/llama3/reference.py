@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  eece9a4eed83e310
-#   text hash     eb4ab05905065682
+#   content hash  1b1934b408a50a0b
+#   text hash     54750bdc4a68e109
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d84d7a9b1f5cfa2f
-#   text hash     8f95fc277e930e58
+#   content hash  a370a98405bd2501
+#   text hash     cdcbad0903a9a0d8
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  083bc9a8129ea866
-#   text hash     6a3370d811a38225
+#   content hash  b805fea0d85e6fba
+#   text hash     06325d629d68899d
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

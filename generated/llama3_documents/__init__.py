@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3022feb067fcad31
-#   text hash     2ca8b77101c25767
+#   content hash  ee92af64e9c5349c
+#   text hash     98cef132e5b059e4
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  feed498e8d693490
-#   text hash     a9de1b15638ab656
+#   content hash  e8ec742add99a1db
+#   text hash     3ce368862a963b44
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  186de7391996f00b
-#   text hash     4c5fca272e2c6601
+#   content hash  793af069a3fbe3c5
+#   text hash     323ddb0ae5d70fff
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  db2e82c118d90edc
-#   text hash     86b19b3e5dbf27d0
+#   content hash  1dd9b890d0179606
+#   text hash     5cd1cdd5e5f19cf1
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

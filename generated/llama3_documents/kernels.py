@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  2d9591b13320247a
-#   text hash     c75a08919c4226cf
+#   content hash  3d3924515bc3a968
+#   text hash     220aab2d909ba1bb
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ce9b7b7cfcd1409d
-#   text hash     a9e4857d1ecb42bf
+#   content hash  32fc848466c856c3
+#   text hash     450482765b71940b
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

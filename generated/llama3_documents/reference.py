@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4bb6eaaa46fa63e7
-#   text hash     601464f783ef3036
+#   content hash  71ff95d37831de9c
+#   text hash     5e36041411802809
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4746afbab83a200d
-#   text hash     6fe16c4d92831dd1
+#   content hash  6579295cfe6b02d7
+#   text hash     ddeb150e9fab4202
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  bfc87f8de76698bd
-#   text hash     798c2c7ee47c8b72
+#   content hash  9ff5e9f49eb61a00
+#   text hash     f128ea64d4867ae4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

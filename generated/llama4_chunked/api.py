@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  031e28f3abc8aa73
-#   text hash     08556a151bfc3330
+#   content hash  bd97700d20828ada
+#   text hash     bce9dd26286e4727
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5e3e4d92da37ae4a
-#   text hash     2f41f6c1e840d637
+#   content hash  d0364d1b6a6a7e82
+#   text hash     97d7887695a0712e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  37c12ae95c85e2b2
-#   text hash     1284c0f64cdbcdbd
+#   content hash  f6c652e2007a3ae8
+#   text hash     3ab9b86d5af0fe5f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

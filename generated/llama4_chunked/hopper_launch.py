@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8c169cd89146d468
-#   text hash     a949a0cb3913adad
+#   content hash  6f7325cbec79f893
+#   text hash     59b3ccb72720c4c6
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

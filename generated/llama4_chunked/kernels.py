@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  23a84c82cdb0881c
-#   text hash     e216f4cf9aa572e9
+#   content hash  b585e7f311aca871
+#   text hash     86bd713a38a198b1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d46eff0170c2249e
-#   text hash     250c429a9e6b645c
+#   content hash  4a6665ba0a54ccee
+#   text hash     f7b995ca7baa0652
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

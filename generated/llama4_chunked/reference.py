@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  83eb243b30397bcd
-#   text hash     4d7a4824dc8c8318
+#   content hash  7f0b0e2531f7d4e5
+#   text hash     4b961780ed16e2f6
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

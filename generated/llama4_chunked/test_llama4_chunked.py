@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a68013a33e1a8b9b
-#   text hash     fe3c90e0a9a314d1
+#   content hash  59fa79a8ec3d5ad2
+#   text hash     6fe8ac01d77278ec
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

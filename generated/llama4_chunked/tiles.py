@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a6c578ff584766dd
-#   text hash     1fa00a7348973872
+#   content hash  e79d3e0c5e53fc54
+#   text hash     6a4ab9977a3d1c8b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

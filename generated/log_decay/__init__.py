@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c42bf0e3ea28c58b
-#   text hash     3d87f6f37c8a9cfc
+#   content hash  d4012bb8196ead18
+#   text hash     c5a32e14b280503b
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

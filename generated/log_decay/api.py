@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  29a79d8ec7dd76e7
-#   text hash     96fe9c480bda8928
+#   content hash  8794c4fb133d0802
+#   text hash     fde9369414742b10
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

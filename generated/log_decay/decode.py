@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  15cbb3bd8a968c96
-#   text hash     74b2b9e1805a013f
+#   content hash  f162c0e7793c260b
+#   text hash     645d61f1faa6bf4b
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

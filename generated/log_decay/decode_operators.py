@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  33ed556af8b3d64f
-#   text hash     a266f9d062c4efc1
+#   content hash  e0fa02676ccd43d9
+#   text hash     4740dbc2a8f6d917
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 
@@ -20,10 +20,11 @@ def _attend(
     max_seqlen_q: int | None, max_seqlen_k: int, in_log_decay: torch.Tensor, scale: float | None,
     k_scale: torch.Tensor | None, v_scale: torch.Tensor | None, return_lse: bool, split_size: int | None,
 ) -> list[torch.Tensor]:  # fmt: skip
-    found = decode.attend_now(
-        q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k, in_log_decay,
-        scale, k_scale, v_scale, None, None, return_lse, split_size
-    )  # fmt: skip
+    with runtime.planned:
+        found = decode.attend_now(
+            q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k,
+            in_log_decay, scale, k_scale, v_scale, None, None, return_lse, split_size
+        )  # fmt: skip
     return list(found) if isinstance(found, tuple) else [found]
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  aeac75d8d508c208
-#   text hash     35196eb0b43d0c70
+#   content hash  16424c59ef7f05db
+#   text hash     784e7289a11e4ca8
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

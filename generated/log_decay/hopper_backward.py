@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c8e8faa00f093da9
-#   text hash     d3da1b8be1981942
+#   content hash  bf079714e84e0a1a
+#   text hash     61fc852712cc7c78
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0aa77efba34234b1
-#   text hash     a734b12df5321511
+#   content hash  420170449216febf
+#   text hash     57fecd6faf030631
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

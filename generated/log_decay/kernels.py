@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  25df3d4b1fb5e73d
-#   text hash     16b5f87bfae75146
+#   content hash  61761da2278baf00
+#   text hash     badcc1ce0c1a579e
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

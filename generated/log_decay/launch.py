@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8154c4a7034f3c9d
-#   text hash     7cb076aa78914012
+#   content hash  fe02411e77b91d3a
+#   text hash     eb9357852c144cc6
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

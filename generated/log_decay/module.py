@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d6ef534217cebc28
-#   text hash     b8013e22995c1be5
+#   content hash  a8cb38ca4f0aec6d
+#   text hash     937113fa3b446dcd
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  60f0ca0da0947fe6
-#   text hash     4f98d7631bba116e
+#   content hash  3983bf0918f69a5b
+#   text hash     fc8121abac0fb2a5
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  dcf98ce157ffce09
-#   text hash     b243c2fc52b8029e
+#   content hash  7b52e620edcc925e
+#   text hash     3602dc4aaf41dcfc
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

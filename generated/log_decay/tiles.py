@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  990ed31980887fb3
-#   text hash     e96637d4c7b38e4b
+#   content hash  5c84dc9f67751445
+#   text hash     5c75a3e7746fe20f
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ab47f3a1cef9ffbe
-#   text hash     d243f321e86f3381
+#   content hash  4e1ea6a6c9f42d43
+#   text hash     cbf08156c7b2b9e7
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2ad1b58546ce2cbc
-#   text hash     e2f4e3c11a8aa300
+#   content hash  b0213511cc13329d
+#   text hash     c62b2f705fe9d03a
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a621a621825ce48c
-#   text hash     cd65f3d1346a990b
+#   content hash  3fedd99ef5585da3
+#   text hash     2d4bb17eaac81aee
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  103cea11d204e7c8
-#   text hash     0c7fad5614f96562
+#   content hash  87f1b251546b605a
+#   text hash     0826bb0b241142a1
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

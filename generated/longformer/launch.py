@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e10d5d75623918b9
-#   text hash     b74b488d9207fcd7
+#   content hash  cba08dfa30ec1f44
+#   text hash     4a29983ac3718b5c
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

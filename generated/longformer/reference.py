@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  de3efc9bdbedc4aa
-#   text hash     ec20437ebce4fd91
+#   content hash  6b0072ce114d7e9c
+#   text hash     ad7df2ce23c955e2
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

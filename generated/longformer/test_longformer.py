@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  7558b40849a8125f
-#   text hash     37c73cadcff3e2c3
+#   content hash  5d88e00c22076237
+#   text hash     c82bec5c94cbca0b
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

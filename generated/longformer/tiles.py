@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  752f1ab2f0575163
-#   text hash     e5fb5067913de3d0
+#   content hash  e75915eb5b27199c
+#   text hash     95df7b19edf5b58f
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8fb3baf5e6afee3c
-#   text hash     5e735072fee38684
+#   content hash  f699ddac6f0309d2
+#   text hash     b6be991b7c58b70b
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

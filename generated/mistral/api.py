@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  591300106b999a48
-#   text hash     4d41f0f21750f4b9
+#   content hash  e6714b68a0e74808
+#   text hash     bbed5510c8c6bf5e
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  272c96a2265f4995
-#   text hash     0a3128b6a985946e
+#   content hash  557ff9ed44e12d60
+#   text hash     8f9f57f463b74334
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a88acddb046b2b0c
-#   text hash     1a5928235cede39d
+#   content hash  6cab113312036660
+#   text hash     a71c8db1f40d715e
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e6f79a5d31cbd5ad
-#   text hash     94f029b0bfb5e80b
+#   content hash  55c485f26c8856e0
+#   text hash     97803ab071b60c2c
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

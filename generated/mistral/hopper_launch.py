@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  73e6b9a8b7aa5755
-#   text hash     8749a4379543692c
+#   content hash  009104ebf83eeb8e
+#   text hash     7160ccecead0ac46
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

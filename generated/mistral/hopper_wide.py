@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8be4b9d1e49886f2
-#   text hash     279ad632d64b3a4a
+#   content hash  d8044b6040c763e2
+#   text hash     b81f8c2be26767b2
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

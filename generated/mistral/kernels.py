@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3a399b744b78c817
-#   text hash     213172b5401dd7d2
+#   content hash  d5eabd95329564fe
+#   text hash     606afb98ceb35522
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

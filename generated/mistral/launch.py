@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  32f4b44461b72626
-#   text hash     39f4fef403ba9e96
+#   content hash  f05ca540f6e3a123
+#   text hash     501a1461abc7c400
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

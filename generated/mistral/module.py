@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  417b8a36110e4eb3
-#   text hash     22458caf4fd40c23
+#   content hash  d164abab7a6a2d78
+#   text hash     8f8cb84fe8d46eb7
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3f3cb6fdee0d0f28
-#   text hash     f4db91e33ff2feac
+#   content hash  bc4a538c042a6ad9
+#   text hash     3ddd6a8dc001160c
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

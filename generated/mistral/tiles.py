@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  fb2e96857bfa31b8
-#   text hash     731c3273e61e7bcd
+#   content hash  9fdbe6e9aba80bde
+#   text hash     ad96265181bdf846
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5cba57cbe4771b3c
-#   text hash     5a5d230505dd05c5
+#   content hash  7617af6ac0fcdccc
+#   text hash     cb63f4b01b25afa4
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

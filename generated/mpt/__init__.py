@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  bd48fae95fa8ba6c
-#   text hash     5a8b4a560c4a265e
+#   content hash  add4f6d641c5a974
+#   text hash     57c7df3ad9c400a6
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

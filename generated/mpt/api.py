@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2a18524909796184
-#   text hash     77aaf470b8d0bce9
+#   content hash  c23f677dd6a093c8
+#   text hash     2924f3b0581a6b9a
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

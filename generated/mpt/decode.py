@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  18bd134a5f6d58c6
-#   text hash     58053319a2dd79d6
+#   content hash  94bcc47ca8b55922
+#   text hash     208c1a5a281480a7
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b789b8a07ba05613
-#   text hash     f745150431830652
+#   content hash  eb91f1bf6f0ecaac
+#   text hash     75f430f76243eb04
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f23ab73847ae5cb3
-#   text hash     f2b5ac36e33b0a94
+#   content hash  481db8098ff58dbe
+#   text hash     5c3e41ee999aae9b
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

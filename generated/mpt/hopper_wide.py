@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c151c1a4ccc43b44
-#   text hash     c93bcf1631add17f
+#   content hash  ef6911cb0cdad10a
+#   text hash     9b93048d0914961f
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

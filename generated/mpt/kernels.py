@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  51b020d2b76adb46
-#   text hash     1c509ca08d10037d
+#   content hash  bf203e79e970b4dc
+#   text hash     fb845e33d683392a
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6158d5af1efb9125
-#   text hash     eb79b1b02dc8fb8a
+#   content hash  5cbe18199b5d1329
+#   text hash     78a1551c71e746ad
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  23e5ccf424a2b279
-#   text hash     4bcadb241772f6e5
+#   content hash  433087d3de5a9788
+#   text hash     56a67fe82ee2eb30
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

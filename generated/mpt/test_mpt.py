@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e5e311a2338ad036
-#   text hash     9488dfdb38672078
+#   content hash  a04008d40e6d422d
+#   text hash     f3dee0a3c85fad5b
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b210d9145f93f31c
-#   text hash     41ac5553bf4d39c6
+#   content hash  179036b3846ae468
+#   text hash     966a4738e499c08d
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  20e8bb89d400e991
-#   text hash     fac696ebca8edb0a
+#   content hash  d5e5a8ceb8a6d8bc
+#   text hash     dbdd8733bddb153e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f7ac2323984a88c4
-#   text hash     296f709a3e6083bf
+#   content hash  3fbfeab2c7b6cd2f
+#   text hash     0529a8bde2166d78
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  93f0160655738c15
-#   text hash     debcc3db7454cb78
+#   content hash  3eb51c489e4dc380
+#   text hash     28285f4cc7eaf950
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9c617dec4ac6c300
-#   text hash     1844402f4384aa1d
+#   content hash  16f26c52791c34e1
+#   text hash     109ba5b80d81280a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

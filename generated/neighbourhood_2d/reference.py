@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  33c27fb64d42cedb
-#   text hash     fd1124e8444722f3
+#   content hash  549aaadaced49680
+#   text hash     17f4a3aeb73e9f96
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  cfe81aa5ef0eb8b9
-#   text hash     75ce7a2e946f69cf
+#   content hash  7520de5bf82672ac
+#   text hash     a06e64ed36e3860d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2bb7b0566ed4da5c
-#   text hash     85fff76267f91f12
+#   content hash  fff2acae4c8b2874
+#   text hash     4ea962c655328da8
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

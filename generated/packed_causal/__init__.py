@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  10e3bc5b28cf9534
-#   text hash     ce5f1de588235124
+#   content hash  c92ad8bbbaa75b32
+#   text hash     598e730d8ffdafa2
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ceeba1d31b0c2c17
-#   text hash     c9b4599fa55d9327
+#   content hash  ab02b115abb8cbbc
+#   text hash     74cd03e14e9a8e56
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

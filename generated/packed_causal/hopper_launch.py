@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  519756d56e347fd0
-#   text hash     c076c113c803bb11
+#   content hash  5e5bd4b7edeef3fd
+#   text hash     407f67fe176231ee
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

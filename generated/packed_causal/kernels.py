@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ec8890c6abcbeadd
-#   text hash     59dc284568deef07
+#   content hash  6aa0e7e10769e831
+#   text hash     794a1ae86fa91c4b
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

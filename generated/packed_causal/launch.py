@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  fc68ae034d5df58f
-#   text hash     e48570f928b77203
+#   content hash  31e93339fc386bc1
+#   text hash     f0b0c97d1ac6c999
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

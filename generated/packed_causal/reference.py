@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  eb1e4706d92a7c24
-#   text hash     7c2a393bdd8a93b7
+#   content hash  31290a363812804f
+#   text hash     e3637f8f4e093477
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4abec11bf5555b00
-#   text hash     e9386b2d46ef4713
+#   content hash  a15d1a38558ee369
+#   text hash     8abc6482580afefa
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  327e9a26bc7c9ce7
-#   text hash     425b079535a7f008
+#   content hash  a99053791584ba50
+#   text hash     9ecf82b8aae8b7d4
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  614769491fa4564f
-#   text hash     e42afbf947274dde
+#   content hash  cfc22f37b8cfa7ed
+#   text hash     0d6b11f71bba0671
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  77f24a9f7a5f11df
-#   text hash     e15554cf71b8eb1e
+#   content hash  503ac06609ddaedc
+#   text hash     ae3ca9cbcc86a688
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  308dccad2db3bc3b
-#   text hash     1040fb0d539bfa85
+#   content hash  af88702f9e94272f
+#   text hash     38708933db64d360
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

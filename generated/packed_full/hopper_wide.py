@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5dbe6e82e8ba1019
-#   text hash     63f71cc2cfa7a2d7
+#   content hash  25d7311707bb105f
+#   text hash     aec8cfbf31ef636c
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

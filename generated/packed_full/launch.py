@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  9b39f062567fb2d0
-#   text hash     041ef4b0d8e44632
+#   content hash  cf698c9b4175bda3
+#   text hash     1a36195a5dee8222
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  bf74d13bcaf658be
-#   text hash     d814f8be0c4eb1f2
+#   content hash  1c066f86398dddc0
+#   text hash     69129eedf9c21cc6
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  dbf00de0aeb07c8f
-#   text hash     2ca109b864a6fb5d
+#   content hash  628556bf23c29935
+#   text hash     0116a515becf90f7
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

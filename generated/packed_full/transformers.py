@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5c6e98032f4cd1a6
-#   text hash     f0ffb49e683f23e1
+#   content hash  cca327d61d86eb41
+#   text hash     ee5b5aa58c9ff6da
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

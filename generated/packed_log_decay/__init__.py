@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6819c6724f0b2016
-#   text hash     3cb1c8b18ee7be8f
+#   content hash  8cec050647c2d98b
+#   text hash     7ca9b1f8d2906704
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  fcca3e5ed6fcfaae
-#   text hash     255fffee31d5cc21
+#   content hash  6a6f191df872afd7
+#   text hash     81518dd4769ddfb9
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4a6194e25d69e8cd
-#   text hash     4872742cff66a566
+#   content hash  8e5c7275f26cce2f
+#   text hash     711ba9588bd7ae63
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

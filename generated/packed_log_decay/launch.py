@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  30b90650a3a36d3d
-#   text hash     c22cadef5bec1bf7
+#   content hash  5c8309e3dc352301
+#   text hash     d9cbbd90e11dbd14
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  f0ce5a5baf831d7c
-#   text hash     bc4a11dbc86d5096
+#   content hash  5b5b717b9d7ee724
+#   text hash     29851110990f12ad
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7cd727a3938ec072
-#   text hash     b29c94b44c8c2b60
+#   content hash  2848f7b114565fdd
+#   text hash     1d22075c1258762d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4f304203af257358
-#   text hash     44c25637d8d310cb
+#   content hash  18d5789d47367e21
+#   text hash     cc49f58f4e39be1b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

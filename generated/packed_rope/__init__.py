@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  00397760ac6bf0d5
-#   text hash     d5ee3ebcc9376220
+#   content hash  39df6ba602916e77
+#   text hash     67276fc090f9e118
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

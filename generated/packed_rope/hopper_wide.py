@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7bc6ee0656b389ab
-#   text hash     490262d258e25212
+#   content hash  cb6719811a89736e
+#   text hash     5c83127caee2dfbd
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

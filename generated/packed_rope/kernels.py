@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ac4f7248510efe7d
-#   text hash     ef8ca940596b8a67
+#   content hash  6cb573f2ad9fdc2e
+#   text hash     34429d7bbb4ed714
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8d2774082b008148
-#   text hash     8ff44e1d93782258
+#   content hash  fdd8ca524d735e46
+#   text hash     2ed3863805fc0d30
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  373130ba3e484f2c
-#   text hash     fcff477ecf04653b
+#   content hash  0c779851c0498ba6
+#   text hash     ed7d1e4bdb679bdf
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a3c8817a89894cbd
-#   text hash     f3aecb662a1e6e70
+#   content hash  2c4a39ecb0b29941
+#   text hash     36904fe1821b15a0
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  96d23a821cc7032e
-#   text hash     8ac97854c8f79b0d
+#   content hash  23516470ef4f31c0
+#   text hash     0d957d32c2f14248
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  58e245be609e94c2
-#   text hash     977ba424a04cc1df
+#   content hash  eee1f5e5504386aa
+#   text hash     c240060c87a072de
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

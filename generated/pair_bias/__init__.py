@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  1abf0127062bef13
-#   text hash     3ca2ba253ca2f412
+#   content hash  15d5020cb9facd1a
+#   text hash     e38de2568dd1bf73
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

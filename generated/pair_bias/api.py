@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  8d8931f650510b6f
-#   text hash     220d16fde85d17f8
+#   content hash  c31b12f524b86db5
+#   text hash     2417ba71f589ead0
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  150c5157b8730e8e
-#   text hash     ad613e5b7197a90e
+#   content hash  a5949fcff6f3e3e5
+#   text hash     76dc0d51230097d3
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

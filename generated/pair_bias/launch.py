@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  bcd018fb71788591
-#   text hash     32522a1377ea1219
+#   content hash  7c3bddab82339a3c
+#   text hash     9e208e3da36c9174
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

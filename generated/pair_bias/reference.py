@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  8abd59df331b0239
-#   text hash     5aa1f39471f07606
+#   content hash  f85ae265bc992705
+#   text hash     d3813e51809991d1
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  57233c98506bbb28
-#   text hash     64c88a5f54366b85
+#   content hash  d737fc8cd20f47b4
+#   text hash     ef8483f72e3e7607
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

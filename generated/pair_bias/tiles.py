@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e26e06facb7f302c
-#   text hash     4a38a4b9657eea5f
+#   content hash  adc0a75a86709294
+#   text hash     2cef7669d23b949a
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  041458b0ff2a95eb
-#   text hash     475922b0340c99e9
+#   content hash  a7c258a44d050b20
+#   text hash     2d2fc15174469d30
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

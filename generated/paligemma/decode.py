@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  95ba90b5a5bead77
-#   text hash     1635067bde8224e2
+#   content hash  466076b82a871bd4
+#   text hash     4ee097b8eafb54ea
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  45ae93a4c40a99b8
-#   text hash     edeabc38061494a5
+#   content hash  bfea58c5f0dd6695
+#   text hash     aed62b8909ddbad2
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  edf3a00e60a1e15a
-#   text hash     aff762e10c7a11f5
+#   content hash  57cc7c59f85d5c15
+#   text hash     9e6bc79407df2478
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

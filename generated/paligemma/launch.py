@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7f284ff9a8ed34e9
-#   text hash     952c25ed8d145e3a
+#   content hash  f94760dd5de5e521
+#   text hash     e93e4c346cb06037
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

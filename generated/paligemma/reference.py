@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2fd3285e08ba7bee
-#   text hash     3c35ecd52e7ee27e
+#   content hash  71c5c980a34bb7af
+#   text hash     b38df45000d535be
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

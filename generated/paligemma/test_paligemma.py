@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  eaa58b21de29f4e8
-#   text hash     357f8982cc30c84e
+#   content hash  69b2975e706aa845
+#   text hash     277b246c744b538a
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

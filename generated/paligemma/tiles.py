@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  5161dc3430ada491
-#   text hash     e25c0b02d389152c
+#   content hash  bdbdccb39e60948d
+#   text hash     c11d55ed772762f8
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  abd8ecc54acdc93c
-#   text hash     4959898d6eec34c3
+#   content hash  163b61940d57ae71
+#   text hash     b5cbf115e24b7baf
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  892c4f41ee24ddee
-#   text hash     123578669d15369e
+#   content hash  0bdaa917c55f06e4
+#   text hash     01e44cab88e46ff8
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  34a6611f76f9b0cb
-#   text hash     c8715a45cf02a789
+#   content hash  8ca9beba2c0869bb
+#   text hash     6dbcc54d7e0d2811
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 
@@ -22,10 +22,11 @@ def _attend(
     bitwise: str | None,
 ) -> list[torch.Tensor]:  # fmt: skip
     run = decode.attend_now if bitwise is None else decode_training.attend_now
-    found = run(
-        q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k,
-        in_prefix_len, scale, k_scale, v_scale, None, None, return_lse, split_size
-    )  # fmt: skip
+    with runtime.planned:
+        found = run(
+            q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k,
+            in_prefix_len, scale, k_scale, v_scale, None, None, return_lse, split_size
+        )  # fmt: skip
     return list(found) if isinstance(found, tuple) else [found]
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c167341b8da26ca4
-#   text hash     5f6d71bc784b1fd0
+#   content hash  0cb734a0fde2e5d5
+#   text hash     4761521bef0f2ec1
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

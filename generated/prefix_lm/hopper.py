@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  fdbb22d7181f8e2c
-#   text hash     1ef70c2df3881189
+#   content hash  31fbbc139e7dc13c
+#   text hash     b4ff3ca0045f7b9d
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

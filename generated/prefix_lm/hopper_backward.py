@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1d9182b6a316688d
-#   text hash     39d1595188a6e9b5
+#   content hash  a2646cf384906f6d
+#   text hash     fb73cb65ec481ffc
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  fd7517a41d60e8a9
-#   text hash     dd06a443686ad1d5
+#   content hash  4559e6e111e571be
+#   text hash     3c2c9e3740db42c9
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a9d3278e42806b45
-#   text hash     7b5a462a56fbd6be
+#   content hash  3417ea56ed98fd02
+#   text hash     d2ae4a4e581332a7
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ece97b0e06371c1a
-#   text hash     6aa261906a73d658
+#   content hash  cf83cfea90bd9d3d
+#   text hash     74cdf30e1064c16a
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

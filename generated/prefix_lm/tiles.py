@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  bee981746db7be04
-#   text hash     6884d81480d07375
+#   content hash  79256150134f21e2
+#   text hash     e369080ee293efe4
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e76e21080b44b3af
-#   text hash     f3433a43915f7507
+#   content hash  aa08f0b9391d0f7e
+#   text hash     41d402580a3b5bfb
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

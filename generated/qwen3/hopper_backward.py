@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  59171a536846b056
-#   text hash     3ba7b30eff47144c
+#   content hash  c8cd8a10f14651b1
+#   text hash     4d957f9e85adce97
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

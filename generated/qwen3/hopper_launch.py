@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  08aae6b11f3105d1
-#   text hash     7404197cad36bdaa
+#   content hash  da5fbec5343404ed
+#   text hash     f222624b5ae1ba05
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d5451a5cf4f2698d
-#   text hash     f212b615887c565a
+#   content hash  9a76cfbdfe8d4960
+#   text hash     51df45ad72475b08
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

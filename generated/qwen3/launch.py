@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f5b3411ffe928ffc
-#   text hash     8ddcbc2c8c7d97b4
+#   content hash  8064e6013210cc16
+#   text hash     473ecc6a60554549
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

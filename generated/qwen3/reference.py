@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  186b6b11a9e85257
-#   text hash     64d9675cc71292eb
+#   content hash  f836d331e19e004c
+#   text hash     5026a18c70274c00
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

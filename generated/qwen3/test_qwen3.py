@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f3e6694b9c71e4bc
-#   text hash     9fb07921193524dd
+#   content hash  81dae04c45f2f74d
+#   text hash     7fb785dcf9b481ab
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  520707c9e1427ddf
-#   text hash     0993e94feb4d5a93
+#   content hash  9a9cf689ff486d91
+#   text hash     10efec3b60b3b1a0
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

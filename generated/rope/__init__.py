@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4c6e315d3445e890
-#   text hash     294fb200020cbd15
+#   content hash  232c69e0869d33bb
+#   text hash     cf1a6e5cb55548a4
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  fd4e8d96d99753c2
-#   text hash     88f9bdeaf5cf4df1
+#   content hash  904f43057cadc82d
+#   text hash     8e7b02158538c895
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

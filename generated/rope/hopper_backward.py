@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7fe4d5b917e1ad29
-#   text hash     090b30e6d6dc3c2c
+#   content hash  7229c64e4443d011
+#   text hash     87ef2f60b428f901
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0e6fa59171696a5f
-#   text hash     9b73ba796f0eb6f8
+#   content hash  db1eb679c0fdc392
+#   text hash     e8ea320a144aa7f4
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8783e1523f58bef7
-#   text hash     21e2152442f08529
+#   content hash  b5311fc956fae66b
+#   text hash     81ea0347ea3dd966
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

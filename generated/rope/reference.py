@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  3984bbd5d7dd65bf
-#   text hash     c78cf6e192ce0e3b
+#   content hash  e3665686bb2ee39c
+#   text hash     59eed0f3ad22af31
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  ee324067a3228f1b
-#   text hash     0653c71892b76769
+#   content hash  0eae20c09fd34921
+#   text hash     a222f08b55d63faf
 #   render with   attnforge render SPEC
 """The machinery of launching: operators, remembered launches, tensors that tiles can be read from.
 
@@ -15,6 +15,7 @@ import functools
 import importlib
 import operator
 import os
+import threading
 import warnings
 
 import torch
@@ -287,6 +288,70 @@ def tile_axis(rows, block):
 def cache_share(device):
     """Bytes of a GPU's cache that a group of heads may take: others come while it still works."""
     return 2**15 if INTERPRETED else torch.cuda.get_device_properties(device).L2_cache_size // 3
+
+
+class Planned(threading.local):
+    """Whether a compiler plans the memory of what runs now: of what is made then nothing may stay."""
+
+    depth = 0
+
+    def __enter__(self):
+        self.depth += 1
+
+    def __exit__(self, *_):
+        self.depth -= 1
+
+
+planned = Planned()
+
+
+class Counters:
+    """Zeros of a GPU in which programs of kernels count: they leave zeros, so that no kernel has to clear them.
+
+    Calls of a stream run one after the other, and count in the same ones. A call that a CUDA graph captures may run again
+    at any time, beside any other: it has some of its own, for good.
+    """
+
+    def __init__(self, device):
+        self.device, self.of_stream, self.lock = device, {}, threading.Lock()
+        self.spare, self.used = None, 0
+
+    def zeros(self, count):
+        """New ones."""
+        return torch.zeros(count, dtype=torch.int32, device=self.device)
+
+    def captured(self, count):
+        """Those of a call that is captured: where there are none left the graph clears new ones each time."""
+        with self.lock:
+            first, self.used = self.used, self.used + cdiv(count, 32) * 32
+            there = self.spare is not None and self.used <= self.spare.shape[0]
+        return self.spare[first : first + count] if there else self.zeros(count)
+
+    def current(self, count):
+        """Those of the stream that launches now."""
+        if self.spare is None or 2 * self.used > self.spare.shape[0]:
+            # here, since what a graph's capture makes belongs to the graph
+            self.spare, self.used = self.zeros(2**18), 0
+            torch.cuda.current_stream(self.device).synchronize()
+        stream = driver.active.get_current_stream(self.device.index)
+        found = self.of_stream.get(stream)
+        if found is None or found.shape[0] < count:
+            found = self.of_stream[stream] = self.zeros(max(count, 4096))
+        return found
+
+
+counters_of = functools.cache(Counters)
+
+
+def counters(count, device):
+    """At least so many zeros for the programs of a call to count in; None if it has none that count."""
+    if not count:
+        return None
+    if device.type == "cpu" or planned.depth:
+        # an interpreter may be stopped amid a kernel
+        return torch.zeros(count, dtype=torch.int32, device=device)
+    found = counters_of(device)
+    return found.captured(count) if torch.cuda.is_current_stream_capturing() else found.current(count)
 
 
 def launch_on_hopper(cache, tables, name, launch, q, v, keys):

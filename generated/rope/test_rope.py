@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  80e687aff03565de
-#   text hash     9c4b14b9c64fc36a
+#   content hash  3147000c7f43aabb
+#   text hash     a5bf9da3a56b971f
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  34614603c0d1e0ed
-#   text hash     c0f4a3744b817def
+#   content hash  eea6615c4ab1dabf
+#   text hash     b5e070d1e6e4b3f9
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

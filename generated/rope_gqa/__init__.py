@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e265b85ba4e5f24e
-#   text hash     7cefa52d57076f69
+#   content hash  3164539d0c7557f9
+#   text hash     d102c6bfccc22a7e
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  51bd25ed1378d51c
-#   text hash     7ab85126442210e3
+#   content hash  c84e54bfefddabd0
+#   text hash     9ecddb8723919cae
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

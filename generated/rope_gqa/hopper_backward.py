@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  92ada7f6e1f7cbcc
-#   text hash     e058f0bdefcd8609
+#   content hash  0020a1af138c26af
+#   text hash     f620491c1abf691a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f7e5bd16f1225dae
-#   text hash     c0e08aff1ca522c9
+#   content hash  d37904984552cab2
+#   text hash     aa48a8c80e2e4b52
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  8e4ca10ac3954def
-#   text hash     5e099a0b533ae0e2
+#   content hash  73b0917d35d2aba2
+#   text hash     5dd248c0adef1b1e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

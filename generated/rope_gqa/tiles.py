@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  549273c28d7f41cc
-#   text hash     45e8b30adb09ac36
+#   content hash  ca1fd5cb9e80b7b8
+#   text hash     51fac9e490fe3e64
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f3642c572a645b2c
-#   text hash     1f5b7bdac1bc9943
+#   content hash  66b9d77d842795ff
+#   text hash     02be923cd296818b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5f70e43e7e3e6d14
-#   text hash     fd5efef9b3c0e72b
+#   content hash  973c0284c14de511
+#   text hash     cedf3a9bb02fff67
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

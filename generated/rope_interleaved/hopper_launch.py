@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  39e4023e49559e14
-#   text hash     84238e81d0e4bfdc
+#   content hash  1deda83d25eb58d9
+#   text hash     d7e7b0c33b1dd1f7
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b2eec40f7835e662
-#   text hash     bab16a75f9d49c29
+#   content hash  3339bc14f05b6bf9
+#   text hash     b81e2aa79fa712b7
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

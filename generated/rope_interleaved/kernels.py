@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  773f94a1dd3ca128
-#   text hash     1ecd780eeb80a09e
+#   content hash  8307f4dec8246a9d
+#   text hash     df0a7dc474ce69e6
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4a89898920eeffdc
-#   text hash     63fc3ae12d676321
+#   content hash  0688ef3d6e3470be
+#   text hash     e656bab3a8068310
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  724ca1603e8d9eda
-#   text hash     d588649778d087e6
+#   content hash  1e0e19b178eb476e
+#   text hash     0f927d48651c62b3
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

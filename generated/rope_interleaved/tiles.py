@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6c0a810c7fd1b858
-#   text hash     555edb26a9e5e6e4
+#   content hash  6175d8954527c42e
+#   text hash     9254a1e5d36c20ed
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5b92f71b3176f1bb
-#   text hash     7f8ab634ae6d03bb
+#   content hash  e49d6b374c8de261
+#   text hash     12ff93bc8dfef7c2
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

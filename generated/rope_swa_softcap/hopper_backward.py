@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  85c5b1c93ef4905b
-#   text hash     0385002f46e87959
+#   content hash  307c1e3768d20bf2
+#   text hash     51b0e4bc17e604af
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  041a2af4cb5bfceb
-#   text hash     6eceda0d72743f24
+#   content hash  5a3fe2f614b58e79
+#   text hash     bc54b3703424dbf0
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  079abde753a86a85
-#   text hash     ec3d8dc20712be19
+#   content hash  a44a78d43fa6c8d5
+#   text hash     ab575c62eea96631
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

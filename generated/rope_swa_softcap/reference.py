@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  588337f5b8d5d1f3
-#   text hash     d0b80b02d652baf3
+#   content hash  616d03d8865b4afe
+#   text hash     f7df0f8215724638
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  da1d8d167e9a0ee7
-#   text hash     9f1729daac2cf15c
+#   content hash  2caa444949446d93
+#   text hash     ee93e62015326b05
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

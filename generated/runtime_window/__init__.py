@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  267ee91cf370b860
-#   text hash     b60584df3cc227f9
+#   content hash  6ff704d9357ed9c6
+#   text hash     da03303de6bffa0f
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

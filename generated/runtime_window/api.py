@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  fe00f1c940e5a34b
-#   text hash     b2ebb204ea7be49d
+#   content hash  1cc21b2f1ad7a13e
+#   text hash     848046b5c4f1eca2
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f2aa95259b9c4169
-#   text hash     ff01de7ae0b93176
+#   content hash  6ffba3c460b8e8fc
+#   text hash     9592f78d0b409ab3
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  31fdb4e495148db3
-#   text hash     8d82cbe84b2fdaed
+#   content hash  867e028e525adb8f
+#   text hash     8d5dc81773ceb83d
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6c8395a5d9fab4c7
-#   text hash     bb9aaf15e8902b21
+#   content hash  23bc65f480f5c360
+#   text hash     3b39a097447cf022
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

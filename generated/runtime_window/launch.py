@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a61e1f890cc94497
-#   text hash     33347ca406bb49c9
+#   content hash  67597bac8f68c1e4
+#   text hash     d554dce4f15946f7
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

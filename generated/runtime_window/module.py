@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  bb05742d189e673b
-#   text hash     a11e1033e86fdec9
+#   content hash  d2ce0227b03d024e
+#   text hash     f9f81cccb1ffd585
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

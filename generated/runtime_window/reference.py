@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f41a31f08a542b25
-#   text hash     81e1a1ab7640ace1
+#   content hash  e395259f4741e9b1
+#   text hash     643d43507d49a89f
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

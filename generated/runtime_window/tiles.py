@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ee4d3229e44ebf0a
-#   text hash     9a6cfc549861bcae
+#   content hash  5a4f700e7f6f07a7
+#   text hash     01a2068bafed1115
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

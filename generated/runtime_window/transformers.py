@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e53f3eb3953b25c6
-#   text hash     5ea37ea0d02c76ac
+#   content hash  8dcf752a1e5dc564
+#   text hash     88a571d683ff66bf
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5a95543b09ca2ede
-#   text hash     4aea576f2682bbac
+#   content hash  24a19782182df9b5
+#   text hash     16a2772d99b2c359
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

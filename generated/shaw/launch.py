@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  6fd986c6283e99f4
-#   text hash     73ac5a0d1d8b0958
+#   content hash  05e92553a923ab34
+#   text hash     9135620afa2c5c6d
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

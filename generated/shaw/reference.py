@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  fe3af7d6b7b90ae4
-#   text hash     7509e460da08c62b
+#   content hash  21c1ccc2e25c7e89
+#   text hash     85dc0c21428a43af
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

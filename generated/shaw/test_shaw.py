@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  939e92ff1c1ddeda
-#   text hash     9bf2c8ae9b004ce8
+#   content hash  066f0ad8f7eb969d
+#   text hash     1a49c0b291cbf098
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

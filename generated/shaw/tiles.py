@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  4affa9a7e2633b50
-#   text hash     d2f758e5fc581e1b
+#   content hash  c32564ce2641a05c
+#   text hash     88acad94843b60b5
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  661436cc69482f38
-#   text hash     9ead03b46784e46e
+#   content hash  e98d46acfdcf54bd
+#   text hash     e74d3a2f321f3c53
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  dbbe7d664fd0367c
-#   text hash     9594273a20cd6466
+#   content hash  a681b011b9b4cdda
+#   text hash     8f1e3d94489404ec
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  489533c41bde321e
-#   text hash     1fca54231bc929a8
+#   content hash  8ff9c9eace7ffb94
+#   text hash     8c935fdfe4112781
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 
@@ -22,10 +22,11 @@ def _attend(
     split_size: int | None, bitwise: str | None,
 ) -> list[torch.Tensor]:  # fmt: skip
     run = decode.attend_now if bitwise is None else decode_training.attend_now
-    found = run(
-        q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k, in_window,
-        sinks, scale, k_scale, v_scale, None, None, return_lse, return_key_sums, split_size
-    )  # fmt: skip
+    with runtime.planned:
+        found = run(
+            q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k,
+            in_window, sinks, scale, k_scale, v_scale, None, None, return_lse, return_key_sums, split_size
+        )  # fmt: skip
     return list(found) if isinstance(found, tuple) else [found]
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1e2e337d200eedf5
-#   text hash     b7528be12fbe59a1
+#   content hash  52eb3f1d3edb47cc
+#   text hash     8e3b381a6584a90e
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  07e7514e90c1a708
-#   text hash     a0f053dba8491794
+#   content hash  05da45227afb3f4a
+#   text hash     9cb598743f6f79db
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  70cd29d165546ebf
-#   text hash     79a66186f1248759
+#   content hash  bedf4e1d96e72fb4
+#   text hash     90bea98158b1ede7
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

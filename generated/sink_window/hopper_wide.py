@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f53ece9caecaf2b9
-#   text hash     8acc0ae846b153ed
+#   content hash  134070c52d18bb20
+#   text hash     e617c53030169afd
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

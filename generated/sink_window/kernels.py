@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  56263e895304b1bf
-#   text hash     521036d1c6dda39f
+#   content hash  851bc958f8ad8cc0
+#   text hash     1edb4cba48255f85
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fd3442ef441d7344
-#   text hash     1c9e9c808f2ffe8b
+#   content hash  fad11a7ababf6e7f
+#   text hash     153f907bdb7b6a48
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

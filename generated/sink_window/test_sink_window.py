@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  59bed6aa0b7b2a5b
-#   text hash     96f09b12e664b5e0
+#   content hash  36946299c184d9e5
+#   text hash     66008904d32ebab9
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

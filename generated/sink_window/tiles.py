@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  cde07dffd264549d
-#   text hash     662a8598e66563a2
+#   content hash  009366446ee68028
+#   text hash     c2053e04f738b591
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

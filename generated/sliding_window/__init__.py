@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d1974223050860de
-#   text hash     5b6fda91b54dc802
+#   content hash  1b912578e1600dc2
+#   text hash     f5a741475ccb59c1
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

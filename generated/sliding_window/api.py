@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b63a6c2a573ead7c
-#   text hash     2f6f6a53ba81a08a
+#   content hash  052890fdcd4b582e
+#   text hash     f1cb8b37741ebe4c
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

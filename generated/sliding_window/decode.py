@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9d2791a13ca115bb
-#   text hash     0eb7a63079a8d540
+#   content hash  6b56a7deed1256a3
+#   text hash     55fa119d212e82c3
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

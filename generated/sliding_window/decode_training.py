@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9becef7070104aea
-#   text hash     9f0dc05ea3c245ad
+#   content hash  b89d18e1535b8742
+#   text hash     4b96746d9d977dd9
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

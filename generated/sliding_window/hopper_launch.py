@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fa97c0cf6e0899db
-#   text hash     19ff4f5706dc60d9
+#   content hash  460140091efebcda
+#   text hash     c7ca80ffdeda2f2d
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  751656926fade2e0
-#   text hash     8f9726c55e5ff89a
+#   content hash  b4357ce66a8ebff8
+#   text hash     df09042b83367d96
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

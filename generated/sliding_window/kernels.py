@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3be42ccbccf5c3fc
-#   text hash     c8ec4a560bff9e32
+#   content hash  4623db14214367a5
+#   text hash     a882cfbf04a86914
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

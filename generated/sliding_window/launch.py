@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fc59e3be7d20f58a
-#   text hash     4e41334e44221227
+#   content hash  77ae781dd9eb0638
+#   text hash     c173e1489bd3851b
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  98473f04b1038b9c
-#   text hash     3fcb2d551e53c462
+#   content hash  45801a35da08c873
+#   text hash     8790844319814ea9
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

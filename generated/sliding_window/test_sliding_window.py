@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f4182297dba574fd
-#   text hash     1bf0063520e762de
+#   content hash  d85a7f33c79beb85
+#   text hash     8b0dfcaea6a5951a
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

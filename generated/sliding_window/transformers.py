@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f45a0c69e167be02
-#   text hash     6607bea65cb2a3cb
+#   content hash  7547c7c1714464da
+#   text hash     6e4802eca811352c
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d3b34074305a16dd
-#   text hash     a2d701bda8ef5a9b
+#   content hash  1ea1938c092bba22
+#   text hash     632ac0ec3acb777d
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d35300e2a1a12a1f
-#   text hash     d5f464a1f4d4c310
+#   content hash  991e9c1115819c8b
+#   text hash     d08f853dab5849df
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

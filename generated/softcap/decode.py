@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e94a192b297ff1ad
-#   text hash     613309e958d6fe12
+#   content hash  9bd4d470e1ddf2b4
+#   text hash     354e8da04534310e
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b85ed9e6e49f860c
-#   text hash     53d810b58569dee8
+#   content hash  195baf632163384b
+#   text hash     614762d8f49621bb
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

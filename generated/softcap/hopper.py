@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1183dd8eff4b7d5d
-#   text hash     fea99112f6ab8829
+#   content hash  7ed2714bfd49dfc7
+#   text hash     9edb8baf4cbb63c1
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  38da88bb854734ac
-#   text hash     b5c0547338dcfb12
+#   content hash  41d01cbce9f6d06c
+#   text hash     84bcbd3dca06c414
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

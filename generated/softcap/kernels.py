@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0150627dc3542be6
-#   text hash     11ff13745c66962e
+#   content hash  abb6f3362a4ec475
+#   text hash     c6eca7cb04add1c0
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

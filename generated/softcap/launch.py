@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f50c599c39d116a9
-#   text hash     d50c9348abc1a82a
+#   content hash  a08126756909e0d3
+#   text hash     48c56911f17f7396
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  18c5515e4ecbf89d
-#   text hash     3dc56fee39ff45f5
+#   content hash  15920ddea135a935
+#   text hash     95dc598090d6fceb
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b352cd202bf79529
-#   text hash     d687e1760808b10e
+#   content hash  3d484673a28684fe
+#   text hash     cf13a3c0a472564f
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

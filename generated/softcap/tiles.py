@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  596d804da6b547dc
-#   text hash     433573ae95f1234a
+#   content hash  ef3194a1d51806eb
+#   text hash     52ca5fcb4b96c8e3
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

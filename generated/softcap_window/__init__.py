@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  cd5a65f9c2f1c1f9
-#   text hash     afd5136a91836648
+#   content hash  a49b1bd515efa5fe
+#   text hash     08a8ce7a7dc4f241
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  27c26c12d864c150
-#   text hash     2ef317d8fc740020
+#   content hash  5fa47190f9f3b09e
+#   text hash     41b846f4f39fecd5
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

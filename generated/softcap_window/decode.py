@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3b1bdfe93029b949
-#   text hash     093b3dba0ae8b26b
+#   content hash  96d0f410e5e37153
+#   text hash     713974910d7ee3ec
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d63c15752f66ffa6
-#   text hash     ea448496270c04f2
+#   content hash  847e0ea1b09b1167
+#   text hash     56c7f1b0da925211
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 
@@ -21,10 +21,11 @@ def _attend(
     v_scale: torch.Tensor | None, return_lse: bool, split_size: int | None, bitwise: str | None,
 ) -> list[torch.Tensor]:  # fmt: skip
     run = decode.attend_now if bitwise is None else decode_training.attend_now
-    found = run(
-        q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k, in_window,
-        scale, k_scale, v_scale, None, None, return_lse, split_size
-    )  # fmt: skip
+    with runtime.planned:
+        found = run(
+            q, k_cache, v_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_q, max_seqlen_k,
+            in_window, scale, k_scale, v_scale, None, None, return_lse, split_size
+        )  # fmt: skip
     return list(found) if isinstance(found, tuple) else [found]
 
 

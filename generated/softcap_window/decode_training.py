@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  dc10b5e2cb9515ae
-#   text hash     3532076c0ba6bb76
+#   content hash  22d8167e7c6bf6ce
+#   text hash     7bdfad8ad308ad64
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

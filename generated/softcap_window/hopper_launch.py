@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  73f733f6fa807ec0
-#   text hash     85b58c1f67fbe06e
+#   content hash  65f57e1cdec566bf
+#   text hash     8339de6b89844474
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c3b0f6f56df4db01
-#   text hash     553c088582234071
+#   content hash  b966a39ca33813c0
+#   text hash     dfbd42b1a8396717
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  53d52464e0fba542
-#   text hash     3e796f46c2cb8215
+#   content hash  3d943fc2b8d173c1
+#   text hash     d124cea37e0aab6f
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  059f73fd7933a12f
-#   text hash     456e449333f324e0
+#   content hash  304a29a410d42d05
+#   text hash     df5782a913928496
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b8e8ec959177d598
-#   text hash     d601615ebe3f8bf7
+#   content hash  ad5e746799cd017b
+#   text hash     75b25a5cff08410c
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  781e4b5c0323451a
-#   text hash     2dd6696b6a6c335b
+#   content hash  cce5a2039b4375ad
+#   text hash     b5f81ff7a9b04d5c
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

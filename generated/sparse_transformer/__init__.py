@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  47b85830b2c9bcfe
-#   text hash     ac39c493c566e189
+#   content hash  74c5feb56ac9783a
+#   text hash     02c9c9ff5a38fd9b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  797c84305878945f
-#   text hash     f7fa1aec091a1c42
+#   content hash  8267ca0f9b8c09a0
+#   text hash     0844cf11e0a1f542
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

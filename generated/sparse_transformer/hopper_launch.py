@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d5202eb1aa80c18e
-#   text hash     99278c7826a06257
+#   content hash  1d63e00cbfa3ef93
+#   text hash     da9cc985cc3bc35b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

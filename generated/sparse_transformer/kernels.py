@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4adc896bc784b8d9
-#   text hash     d88452ec4b4cb45a
+#   content hash  975cdfc3bb9a9ea9
+#   text hash     b8545ebcabbca7d9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  2f8b1b9574f372d7
-#   text hash     f692beaf78f3322b
+#   content hash  8b9c9105b945ce8e
+#   text hash     5f2b6e4c9c4aa037
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

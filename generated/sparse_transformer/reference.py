@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f2676cf817120003
-#   text hash     bf5f19e9a3b00ca8
+#   content hash  b6ef9b54948c9cb7
+#   text hash     9051f6a5bf8090e6
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

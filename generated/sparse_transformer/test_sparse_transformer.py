@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7aabd9c74bf9f6e3
-#   text hash     299d4291ba4c31c8
+#   content hash  c591a6a1396a84ae
+#   text hash     be1ea3768b785cb7
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

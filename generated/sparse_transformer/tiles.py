@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  749c39f22f54c15b
-#   text hash     209139d08ea75076
+#   content hash  cff1ce6c0ce17004
+#   text hash     9dd93ebbd0f22847
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e8bd58a060d7958e
-#   text hash     ea461882403ed079
+#   content hash  ecdf02c085d3b112
+#   text hash     582f0a9afcd13127
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  45450866c86696e3
-#   text hash     5d3ba93bdf84df39
+#   content hash  8cf139bfb70bafd1
+#   text hash     ac90306f8826e9a2
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2d880ce1cf1d4e3c
-#   text hash     d34fa7c7a3aaa585
+#   content hash  45a122db57e15986
+#   text hash     bdb8d4c0d637df3f
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

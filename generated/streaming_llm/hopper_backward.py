@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fd3d21fc9f96b84e
-#   text hash     958eb411f019053f
+#   content hash  5ab227538f8c8b2a
+#   text hash     3368eefdecead40d
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

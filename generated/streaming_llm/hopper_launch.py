@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  54bfa21e5cd5bd4c
-#   text hash     11b25e5e4e6b348e
+#   content hash  59d5741a7add4141
+#   text hash     a408e8d36fda03ff
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  727941e21678666b
-#   text hash     1c33a19d05bd29cd
+#   content hash  40996a941785a102
+#   text hash     b07f615abe0d5ea4
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

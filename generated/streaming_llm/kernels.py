@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3bfb225c234b72b3
-#   text hash     81db53dc05d003d7
+#   content hash  b2c9b84416077c78
+#   text hash     6ec89fba50167e35
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

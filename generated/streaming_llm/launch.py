@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6a7559231de0c74f
-#   text hash     63f175a16fdf4217
+#   content hash  6ee165264ad7102f
+#   text hash     eee9b0d47330cda7
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

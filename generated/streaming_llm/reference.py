@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0a80e8714be9d3c0
-#   text hash     5c7bd513a30f485d
+#   content hash  e3610e06241d8168
+#   text hash     948b6b0cb6223cb6
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

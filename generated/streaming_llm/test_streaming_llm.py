@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e738b21f2005f94d
-#   text hash     43743b40af26cd73
+#   content hash  6d0418cb8340b6c8
+#   text hash     0aa43477cba612cc
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5589e97cce3bd228
-#   text hash     503c84a44304c665
+#   content hash  21ac23052a4de637
+#   text hash     33be3d41f852e058
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b4e28589d7ad3d2d
-#   text hash     64fa2b78d2543ee6
+#   content hash  43ff18c463077f77
+#   text hash     e454d3b7ad0c9dfe
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

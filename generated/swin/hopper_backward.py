@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5248645519d61490
-#   text hash     ba0980b2f0275f28
+#   content hash  e3c439c673f030d5
+#   text hash     fdcb18a2b2c3f983
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  bc519105df4d2a90
-#   text hash     e7f3b3fa4e9dfc24
+#   content hash  74a5bdec2c3042a0
+#   text hash     b5a573bbc555af48
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

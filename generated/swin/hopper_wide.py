@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1a1acbbae4b41037
-#   text hash     af6aa29fe68dbf46
+#   content hash  754b3b143af24918
+#   text hash     6501dc3913e19147
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  767e945b2d5dbbfd
-#   text hash     5331430bf25799ec
+#   content hash  a80324aff282d0d4
+#   text hash     277264d34f03041d
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

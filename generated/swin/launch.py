@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8d634096b8544d86
-#   text hash     17534cd9e426a042
+#   content hash  8184e44b318afc10
+#   text hash     f563439453ee7a1b
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  6a8f7586f343320d
-#   text hash     d61796447788966b
+#   content hash  231b0c9243b6e073
+#   text hash     37114d7c82252cab
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  39297d6d5f27f433
-#   text hash     3f44f09309a27a1e
+#   content hash  32eaaf8854a4f494
+#   text hash     2bc767cfc7cc6e11
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c4b05b8c0d58fc21
-#   text hash     fbb89faca189f62a
+#   content hash  e56914f06b7b29ab
+#   text hash     1edd3c045ed3fdaf
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  37007d0a7b6e0ea5
-#   text hash     d9b8dd162a3e1493
+#   content hash  e58a6bfd07756da6
+#   text hash     fb97ca008233c02b
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

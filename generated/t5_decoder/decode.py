@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a5b31e9238602fab
-#   text hash     6d6e40b7f1274d8c
+#   content hash  fc4f2654c112ac9a
+#   text hash     495e366174f3ec9d
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  70327b94b83994fd
-#   text hash     8b52fddebf832339
+#   content hash  5c032e40493c12b7
+#   text hash     d01d1bf830e60c25
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  9e00bfb0485ff18f
-#   text hash     dc0a456c01db22e6
+#   content hash  4f347f1ab15f9c1e
+#   text hash     607715d10d2fc6ac
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

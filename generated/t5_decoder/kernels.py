@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d05489c9d0fe3ab5
-#   text hash     c56fe05f491bc203
+#   content hash  6241616538900c80
+#   text hash     1911cf79c1ffdbc0
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

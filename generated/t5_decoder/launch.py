@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5b2bf2de5aed1085
-#   text hash     97181ef1befab5de
+#   content hash  fa3ad85449d99d17
+#   text hash     db9c69fb0a9a73c3
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4c58eb45e3fe1153
-#   text hash     1901afd0f9eac67f
+#   content hash  d94ba01795d4bf8f
+#   text hash     e489c0c1f20685df
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

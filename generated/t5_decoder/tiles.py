@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f95c33eeb51bf6b4
-#   text hash     76acf84f47c81a84
+#   content hash  fc8423373786ae53
+#   text hash     37336c004dde222c
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

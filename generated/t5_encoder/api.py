@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6dcdca4e3a9a7b67
-#   text hash     b9c24047968aa517
+#   content hash  761f0b01165a91f0
+#   text hash     4c5d751a72e257b7
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

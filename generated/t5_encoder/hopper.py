@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  1cbe19bb60696c7b
-#   text hash     49a7c477945e1450
+#   content hash  4c9aa2463ff3540c
+#   text hash     048fa1cc99d928cd
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7be68e58d3af25ea
-#   text hash     040c67025f03c0c6
+#   content hash  2e93e3be0524c8dc
+#   text hash     f3744579552cca62
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0f129bca7bdfcc62
-#   text hash     66251ecb9204898e
+#   content hash  81a379a2b5cf8051
+#   text hash     b932d650662e0173
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

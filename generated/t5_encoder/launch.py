@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d2379b3c0eff4df8
-#   text hash     a33772636c571976
+#   content hash  b4bfa5ab74ffe3f2
+#   text hash     03f08c88d35c1bac
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ab1f032c3a9285a5
-#   text hash     10cbaf73c20da4f4
+#   content hash  23db096ac7839e66
+#   text hash     fe1dd09e79cb47a3
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

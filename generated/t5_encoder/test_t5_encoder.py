@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  50186002c414834e
-#   text hash     c9fe2a4920bfa6cd
+#   content hash  cb197872d41caf87
+#   text hash     9e9d7ad3676482af
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  88aa0cf9ebf21374
-#   text hash     faa2ad245887e17e
+#   content hash  f518347259aee52e
+#   text hash     800580cf64004b12
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

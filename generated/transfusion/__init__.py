@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1f762d59707d7bf3
-#   text hash     caf38f1febd6be49
+#   content hash  5d70209ced3ea96c
+#   text hash     f9305b5e1e10f8bb
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ef050256120471f2
-#   text hash     c47fed7382d750f1
+#   content hash  1659fb688837f5f2
+#   text hash     0e6f9f96b22678a7
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

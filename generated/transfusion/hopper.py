@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5c2ea5c12cd0e372
-#   text hash     8662922cb791f5fc
+#   content hash  4f5ae985f4da6459
+#   text hash     b46c132bca23b72a
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d3bc3770b27e8152
-#   text hash     6036d44147bb8b10
+#   content hash  9d182e9a3797aa68
+#   text hash     3b3290d763c0b17f
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

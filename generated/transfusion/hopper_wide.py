@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  74c90bcea90ea9e2
-#   text hash     2a0dee6d5284c690
+#   content hash  e3245eabe39e8f28
+#   text hash     fb60ecaa31e82ba6
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  fd22f05e461069cf
-#   text hash     c720f5eaf77220b4
+#   content hash  dcba6f498aaa426e
+#   text hash     cf8fa2acfe4e52d3
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

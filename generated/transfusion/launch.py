@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  68700c91143d505e
-#   text hash     48d5d9dedbc1e7fc
+#   content hash  461b807dc253ec9a
+#   text hash     411e5b12e9be6112
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  57adf25ea1de8132
-#   text hash     68c474fd297acb6b
+#   content hash  8754b85f91bcc64b
+#   text hash     be06364a42b17866
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

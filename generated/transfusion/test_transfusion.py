@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  4e057ce0336428ff
-#   text hash     a7d2a47195003bcd
+#   content hash  dafcbef104ea0c4e
+#   text hash     21ec120672285ab3
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

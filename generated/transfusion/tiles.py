@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b266b2b9d6c9b62f
-#   text hash     ad6b6fbd83b83a5e
+#   content hash  1ae63a411a6074c2
+#   text hash     30f99a57b759695c
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

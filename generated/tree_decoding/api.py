@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  69114bcd7bf9dd3c
-#   text hash     1a79f67cfb4803d3
+#   content hash  0ae002c1a5dd52b5
+#   text hash     d00a9f837c40bdaf
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

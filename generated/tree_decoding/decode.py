@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a50585606bbf8aca
-#   text hash     00fc4c859ac7372d
+#   content hash  1482af1fbfb1f583
+#   text hash     fcfa2930fa493c63
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

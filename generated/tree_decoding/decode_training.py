@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d1ef4f1b73346895
-#   text hash     61da36b32426df5a
+#   content hash  4506c6bc733bfc06
+#   text hash     24beb866fc8e6134
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

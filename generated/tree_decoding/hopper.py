@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  435bbf9a31fdfe3c
-#   text hash     2ff7e62fd9adf667
+#   content hash  a173c3f36fc55fed
+#   text hash     85e90cc3c7b13ff6
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  fe92dd0cf6e9793e
-#   text hash     d22287e47cd7f6d0
+#   content hash  239b7236aab1c620
+#   text hash     7faa6e634fdb2425
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

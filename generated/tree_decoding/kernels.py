@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  be08c48bd85eae06
-#   text hash     76e64febed2b95dc
+#   content hash  f3cbbffe8ed3080e
+#   text hash     4b6bd7496f6ef795
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8477848a3e62eb20
-#   text hash     3e97c23ff1be79f1
+#   content hash  f5e2f4900a160776
+#   text hash     06fc14725f9c7ed2
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3a7398a1aff7ddc1
-#   text hash     3712ea714656bbc5
+#   content hash  8ddc7d62b6122a17
+#   text hash     667148edd4b90996
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

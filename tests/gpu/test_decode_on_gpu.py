@@ -532,8 +532,10 @@ def test_bits_hang_on_neither_pages_nor_the_batch(page: int) -> None:
             assert torch.equal(decoding.attend_with_cache(s.q[b], k, v, s.seq_lens[b : b + 1])[0], out[b])
 
 
+# by 1,024 keys the last program of a split joins the parts
+@pytest.mark.parametrize("split_size", [None, 1024])
 @pytest.mark.parametrize("name", ["causal", "gpt_oss_window", "deepseek_mla_absorbed"])
-def test_a_graph_replayed_with_other_lengths(name: str) -> None:
+def test_a_graph_replayed_with_other_lengths(name: str, split_size: int | None) -> None:
     lengths = [4000, 3000, 100, 7]
     s = Sequences(lengths, [1] * 4, HEADS, KV_HEADS, 128, device="cuda", dtype=torch.bfloat16)
     if name == "deepseek_mla_absorbed":
@@ -543,8 +545,9 @@ def test_a_graph_replayed_with_other_lengths(name: str) -> None:
     values, alone = given(name, s)
     cache = Cache(s, room=4096).fill(decoding.append, turned(module, s, alone))
     q, lengths, table = torch.cat(s.q), s.seq_lens, cache.table.int().cuda()
-    size = decoding.workspace_size(q, cache.k, cache.v, max_seqlen_q=1, max_seqlen_k=4096)
-    fixed = {"page_table": table, "max_seqlen_k": 4096, "workspace": q.new_full((size,), math.nan, dtype=torch.float32)}
+    sized = {"max_seqlen_k": 4096, "split_size": split_size}
+    size = decoding.workspace_size(q, cache.k, cache.v, max_seqlen_q=1, **sized)
+    fixed = {"page_table": table, "workspace": q.new_full((size,), math.nan, dtype=torch.float32)} | sized
     out = q.new_empty(*q.shape[:-1], cache.v.shape[-1])
 
     def call() -> torch.Tensor:
@@ -566,13 +569,15 @@ def test_a_graph_replayed_with_other_lengths(name: str) -> None:
         assert all((replayed[b] == 0).all() for b, n in enumerate(others) if n == 0)
 
 
-def test_a_call_waits_for_nothing_and_takes_no_memory() -> None:
+@pytest.mark.parametrize("split_size", [None, 1024])
+def test_a_call_waits_for_nothing_and_takes_no_memory(split_size: int | None) -> None:
     s = Sequences(LENGTHS, [1] * len(LENGTHS), HEADS, KV_HEADS, 128, device="cuda", dtype=torch.bfloat16)
     decoding = load("causal").decode
     cache = Cache(s).fill(decoding.append)
     q, lengths, table = torch.cat(s.q), s.seq_lens, cache.pages()
-    size = decoding.workspace_size(q, cache.k, cache.v, max_seqlen_q=1, max_seqlen_k=5008)
-    fixed = {"workspace": q.new_empty(size, dtype=torch.float32), "out": torch.empty_like(q)} | table
+    sized = {"max_seqlen_k": 5008, "split_size": split_size}
+    size = decoding.workspace_size(q, cache.k, cache.v, max_seqlen_q=1, **sized)
+    fixed = {"workspace": q.new_empty(size, dtype=torch.float32), "out": torch.empty_like(q)} | table | sized
     decoding.attend_with_cache(q, cache.k, cache.v, lengths, **fixed)
     before = torch.cuda.memory_stats()["allocation.all.allocated"]
     torch.cuda.set_sync_debug_mode("error")
@@ -581,6 +586,49 @@ def test_a_call_waits_for_nothing_and_takes_no_memory() -> None:
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
+
+
+def few_splits(seed: int) -> tuple[Values, torch.Tensor]:
+    """A call whose last programs join parts, and what it gives."""
+    s = Sequences((5000, 1, 0, 129, 2048, 513), [1] * 6, 32, 8, 128, seed, "cuda", torch.bfloat16)
+    cache = Cache(s, paged=False).fill(load("causal").decode.append)
+    call = {"q": torch.cat(s.q), "k_cache": cache.k, "v_cache": cache.v, "seq_lens": s.seq_lens, "split_size": 1024}
+    wanted = load("causal").decode.attend_with_cache(**call)
+    torch.cuda.synchronize()
+    return call, wanted
+
+
+def test_calls_of_several_streams_at_once() -> None:
+    """Each stream's programs count by themselves, and so do those of graphs beside them."""
+    attend = load("causal").decode.attend_with_cache
+    streams, graphs = [torch.cuda.Stream() for _ in range(3)], []
+    made = [few_splits(seed) for seed in range(6)]
+    for call, _ in made[3:]:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            graphs.append((graph, attend(**call)))
+    torch.cuda.synchronize()
+    for _ in range(200):
+        found = []
+        for stream, (call, _), (graph, _) in zip(streams, made, graphs, strict=False):
+            with torch.cuda.stream(stream):
+                found.append(attend(**call))
+                graph.replay()
+                attend(**call)
+        torch.cuda.synchronize()
+        for x, (_, wanted) in zip((*found, *(out for _, out in graphs)), made, strict=True):
+            assert torch.equal(x, wanted)
+
+
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_calls_of_compiled_graphs(mode: str) -> None:
+    """PyTorch plans the memory of a graph, and takes offence at what stays there."""
+    attend = load("causal").decode.attend_with_cache
+    call, wanted = few_splits(7)
+    compiled = torch.compile(lambda: attend(**call) * 1, mode=mode, fullgraph=True)
+    for _ in range(4):
+        assert torch.equal(compiled(), wanted)
+        assert torch.equal(attend(**call), wanted)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

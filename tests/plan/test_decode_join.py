@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from types import ModuleType
+import importlib
+import math
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -45,3 +48,94 @@ def test_bits_are_those_of_any_room(variant: tuple[ModuleType, Values]) -> None:
             found = attend(*one, return_lse=True, max_seqlen_k=room, **given)
             assert torch.equal(found[0][0], out[b]), (n, room)
             assert torch.equal(found[1][:, 0], lse[:, b]), (n, room)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_programs_count_up_to_zero(
+    variant: tuple[ModuleType, Values], packed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls of other lengths count in the same numbers, which nothing clears between them."""
+    module, given = variant
+    runtime = importlib.import_module(f"{module.__name__}.runtime")
+    held = torch.zeros(8, dtype=torch.int32)
+    monkeypatch.setattr(runtime, "counters", lambda count, device: held[:count] if count else None)
+    for lengths in ([100, 0, 8 * SPLIT, 64], [1, 1, 1, 1], [0, 0, 0, 0], [65, 511, 7, 128]):
+        # a sequence without new tokens, and rows of none behind the last one
+        new = [1, 1, 0, 1] if packed else [1] * 4
+        s = Sequences(lengths, new, heads=2, kv_heads=1)
+        k, v = (torch.zeros(4, 8 * SPLIT, 1, 16) for _ in "kv")
+        for b, n in enumerate(lengths):
+            k[b, :n], v[b, :n] = s.k[b], s.v[b]
+        cuts = s.cuts() if packed else {}
+        q = torch.cat([*s.q, *([s.q[0]] * 3 if packed else [])])
+        out, lse = module.decode.attend_with_cache(q, k, v, s.seq_lens, return_lse=True, **cuts, **given)
+        wanted, wanted_lse = expected(module, s, lambda b: given)
+        rows = sum(new)
+        torch.testing.assert_close(out[:rows], torch.cat(wanted), rtol=1e-4, atol=2e-5)
+        # without keys a sink is all that there is
+        nothing = given.get("sinks", torch.full((2,), -math.inf))[:, None]
+        wanted_lse = [x if n else nothing[:, : x.shape[1]] for n, x in zip(lengths, wanted_lse, strict=True)]
+        torch.testing.assert_close(lse[:, :rows], torch.cat(wanted_lse, 1), rtol=1e-4, atol=2e-5)
+        assert (out[rows:] == 0).all()
+        assert (lse[:, rows:] == -math.inf).all()
+        assert not held.any()
+
+
+@pytest.fixture
+def counting(variant: tuple[ModuleType, Values], monkeypatch: pytest.MonkeyPatch) -> tuple[Any, SimpleNamespace]:
+    """Counters of a GPU that is none, and what tells of it."""
+    runtime = importlib.import_module(f"{variant[0].__name__}.runtime")
+    told = SimpleNamespace(stream=1, waited=0)
+
+    def wait() -> None:
+        told.waited += 1
+
+    active = SimpleNamespace(get_current_stream=lambda index: told.stream)
+    monkeypatch.setattr(runtime, "driver", SimpleNamespace(active=active))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(synchronize=wait))
+    return runtime.Counters(torch.device("cpu")), told
+
+
+def places(x: torch.Tensor) -> set[int]:
+    """The addresses of its numbers."""
+    return set(range(x.data_ptr(), x.data_ptr() + x.numel() * x.element_size(), x.element_size()))
+
+
+def test_calls_of_a_stream_count_in_the_same_numbers(counting: tuple[Any, SimpleNamespace]) -> None:
+    counters, told = counting
+    first = counters.current(100)
+    assert counters.current(7) is first
+    told.stream = 2
+    other = counters.current(100)
+    assert not places(first) & places(other)
+    told.stream = 1
+    assert counters.current(100) is first
+    more = counters.current(100_000)
+    assert more.numel() >= 100_000
+    assert not more.any()
+    assert told.waited == 1
+
+
+def test_calls_of_graphs_count_in_numbers_of_their_own(counting: tuple[Any, SimpleNamespace]) -> None:
+    counters, told = counting
+    kept = [counters.current(2048)]
+    taken = places(kept[0])
+    for _ in range(300):
+        # more than there are at once: between captures, calls make room for others
+        for _ in range(8):
+            kept.append(counters.captured(100))
+            assert not places(kept[-1]) & taken
+            assert kept[-1].numel() == 100
+            taken |= places(kept[-1])
+        kept.append(counters.current(2048))
+        assert kept[-1] is kept[0]
+    assert told.waited > 1
+    # there are none left: a graph clears its own
+    assert counters.captured(2**20).tolist() == [0] * 2**20
+
+
+def test_a_capture_before_any_call_clears_its_own(counting: tuple[Any, SimpleNamespace]) -> None:
+    counters, _ = counting
+    one, other = counters.captured(3), counters.captured(3)
+    assert one.tolist() == other.tolist() == [0, 0, 0]
+    assert not places(one) & places(other)

@@ -117,8 +117,10 @@ class Cases(NamedTuple):
         strides = (p.name for p in kernel.parameters if p.type == "i32" and not p.varies)
         scales = [p.name for p in kernel.parameters if p.name.endswith("_scale_ptr")]  # of float8 alone
         chunks, columns = splits.joined(64, _power_of_2(self.v_dim))
+        heads = 128 if self.planned.spec.latent else 4
+        joined, at_a_time = splits.last(heads, _power_of_2(self.v_dim), tile.num_warps) if kernel.step else (0, 0)
         told = {
-            "attend_split": {"GROUP": 128 if self.planned.spec.latent else 4},
+            "attend_split": {"GROUP": heads, "CHUNK": splits.CHUNK, "JOINED": joined, "COLUMNS": at_a_time},
             "append_rows": {"BLOCK_D": _power_of_2(self.head_dim)},
             "sum_keys": {"HEADS": 32, "BLOCK_H": 8},
             "join_splits": {"CHUNK": splits.CHUNK, "CHUNKS": chunks, "COLUMNS": columns, "TOGETHER": 1},

@@ -203,6 +203,7 @@ def _decoding(plan: Plan) -> Iterator[Row]:
     yield "splits, split_size", "for how many splits of a sequence there is room in `parts`, and how many keys each has"
     yield "first_keys, reach", "keys from the first on, and keys before the first new token, that masks may show"
     yield "head, first_split", "splits of the first_keys keys; the split of the key `reach` before the new tokens"
+    yield "split_end", "the split behind that of the last key"
     yield (
         "slot",
         "the place of a split in `parts`: those before `head`, then those from first_split on; in `append_rows` "
@@ -229,7 +230,7 @@ def _decoding(plan: Plan) -> Iterator[Row]:
         "factors of rows' scores: powers of 2 that float16 in place of bfloat16 divides q by, times a scale BY_HEAD",
     )
     yield "key, APART", "keys of a tile, counted from its first; whether each has a page of its own"
-    yield "there", "which of them are loaded; None: all"
+    yield "there", "which of them are loaded; None: all; of rows and heads which are those of the call"
     yield "TURNED", "whether the rows of a tile stand as columns in products, as few do"
     yield "SUMS", "partial sums of each row's weights"
     yield "IN_TWOS", "whether float8 values are read two columns at a time"
@@ -244,6 +245,9 @@ def _decoding(plan: Plan) -> Iterator[Row]:
     yield "COLUMNS, TOGETHER", "columns of out and query heads that a program joins"
     if not plan.decode or not plan.decode.scans.each:
         yield "BLOCK_H", "the power of 2 that holds the key heads"
+    yield "out_row, lse_row", "the places of rows among all rows of out, and in lse"
+    yield "came", "how many programs of other splits of the same rows have stored their parts before this one"
+    yield "JOINED", "rows that the last of these joins; 0 where `join_splits` joins all"
     yield "MEASURED", "whether the scales of float8 are worked out here, and stored"
     yield "OVERLAP", "whether a kernel starts while the one before it ends"
     if plan.decode and plan.decode.scans.each:

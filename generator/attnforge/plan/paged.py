@@ -6,6 +6,7 @@ import dataclasses
 
 from ..expressions.inputs import Input
 from ..language.spec import Spec
+from .parameters import Parameter
 from .statements import Statement
 
 
@@ -46,3 +47,17 @@ def decoded(spec: Spec) -> Spec:
     """The spec as decoding kernels see it: sequences stand as a cache has them, and nothing gets a gradient."""
     inputs = tuple(dataclasses.replace(given, grad=False) for given in spec.inputs)
     return dataclasses.replace(spec, packed=False, grouped=True, inputs=inputs)
+
+
+def cache_strides(x: str) -> tuple[Parameter, ...]:
+    """The strides of a cache's tensor, whose pages stand in the place of a batch."""
+    axes = ("page", "token", "head")
+    return tuple(Parameter(f"{x}_stride_{axis}", "i32", f"{x}.stride({i})") for i, axis in enumerate(axes))
+
+
+def scale_strides(x: str) -> tuple[Parameter, ...]:
+    """The strides of a cache's scales; 0 along axes that share one."""
+    axes = ("sequence", "page", "token", "head")
+    return tuple(
+        Parameter(f"{x}_scale_stride_{axis}", "i32", f"runtime.stride({x}_scale, {i})") for i, axis in enumerate(axes)
+    )

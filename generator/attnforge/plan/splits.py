@@ -90,6 +90,15 @@ def joined(splits: int, columns: int) -> tuple[int, int]:
     return chunks, min(columns, 1024 // chunks)
 
 
+def last(rows: int, columns: int, warps: int) -> tuple[int, int]:
+    """How many rows the program joins that stores the last of few parts, and columns of out at a time; else 0 rows.
+
+    Generated code has the same rule.
+    """
+    at_a_time = min(columns, 256 * warps // rows)
+    return (rows, at_a_time) if rows <= FEW and columns <= 4 * at_a_time else (0, 0)
+
+
 def tile(tables: Table, latent: bool, head_dim: int, dtype: str, arch: str, rows: int) -> Tile:
     """The tile of a call with so many rows for each key head, and no `split_size`; generated code has the same rule."""
     sizes = tables["FP32" if dtype == "fp32" else "16BIT"]

@@ -1,4 +1,4 @@
-"""Decoding: new tokens over a cache, whose keys are cut into splits that a second kernel joins."""
+"""Decoding: new tokens over a cache, whose keys are cut into splits; their parts are joined."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..cached_arguments import CachedArgument
 from ..cached_heads import Heads
 from ..cached_range import CachedRange, KeySpan
 from ..cached_terms import CachedTerms
-from ..paged import PAGED, decoded
+from ..paged import PAGED, cache_strides, decoded, scale_strides
 from ..parameters import Function, Kernel, Parameter, Step, jitted
 from ..shared_parameters import SharedParameters
 from ..splits import CHUNK, CROWD, FEW, MANY_ROWS, PAIRED, TOGETHER, Table, table
@@ -152,6 +152,7 @@ class Decode:
             *jitted("decode/functions", "find_rows"),
             *self.heads.functions,
             *jitted("decode/products", "multiply", "add_values", "sum_by_thread", "sum_pairs", "by_chunk"),
+            *decode_join.functions(self.shared, self.seen.known),
         )
         if not self.spec.rope:
             return found
@@ -212,25 +213,27 @@ class Decode:
                 Parameter("parts_ptr", "*fp32", "parts", written=True),
                 Parameter("scale", "fp32", "scale"),
                 *(Parameter(f"{x}_scale_ptr", "*fp32", f"{x}_scale") for x in "kv"),
+                *decode_join.taken(p),
                 *p.given(terms),
                 *self.scans.parameters,
                 *self._angles,
                 *(Parameter(f"q_stride_{axis}", "i32", f"q.stride({i})") for i, axis in enumerate(("token", "head"))),
-                *_cache("k"),
-                *_cache("v"),
-                *_scales("k"),
-                *_scales("v"),
+                *cache_strides("k"),
+                *cache_strides("v"),
+                *scale_strides("k"),
+                *scale_strides("v"),
                 Parameter("pages_stride_sequence", "i32", "0 if page_table is None else page_table.stride(0)"),
                 Parameter("k_places", "i32", "k.shape[1]"),
                 *_SIZES,
                 *p.constants("GROUP"),
-                Parameter("PAGE", "constexpr", "1 if page_table is None else k.shape[1]"),
+                Parameter("PAGE", "constexpr", "1 if page_table is None else max(k.shape[1], 1)"),
                 *p.constants("D", "DV", "PAIRS", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "REST"),
                 *p.constants("PRECISION"),
                 *cached_latent.constants(self.analysis),
                 *heads.constants,
                 Parameter("BY_HEAD", "constexpr", "scaled_by_head(k_scale)"),
                 Parameter("FAR", "constexpr", "max(k.stride(1), v.stride(1)) >= 2**24"),
+                *decode_join.constants(),
                 _OVERLAP,
                 *((_END_STAGES,) if self._has_ends else ()),
             ),
@@ -253,6 +256,7 @@ class Decode:
                 "queries": self._queries,
                 "start": softmax.start(_without_sink(self.spec), sums="SUMS"),
                 "visit": self._visit,
+                **decode_join.blocks(p, heads.texts["queries"]),
             },
             heads.texts,
         )
@@ -353,10 +357,10 @@ class Decode:
                     for x in "kv"
                     for i, axis in enumerate(("token", "head"))
                 ),
-                *_cache("k"),
-                *_cache("v"),
-                *_scales("k")[1:],
-                *_scales("v")[1:],
+                *cache_strides("k"),
+                *cache_strides("v"),
+                *scale_strides("k")[1:],
+                *scale_strides("v")[1:],
                 Parameter("slots", "i32", "k.shape[0] * k.shape[1]"),
                 Parameter("page_size", "i32", "k.shape[1]"),
                 Parameter("Hkv", "i32", "k.shape[2]"),
@@ -372,20 +376,6 @@ class Decode:
             "(k_new.shape[0],)",
             blocks={"rows": (*places, *loads, values), "stored": cached_latent.stored(self.analysis)},
         )
-
-
-def _cache(x: str) -> tuple[Parameter, ...]:
-    """The strides of a cache's tensor, whose pages stand in the place of a batch."""
-    axes = ("page", "token", "head")
-    return tuple(Parameter(f"{x}_stride_{axis}", "i32", f"{x}.stride({i})") for i, axis in enumerate(axes))
-
-
-def _scales(x: str) -> tuple[Parameter, ...]:
-    """The strides of a cache's scales; 0 along axes that share one."""
-    axes = ("sequence", "page", "token", "head")
-    return tuple(
-        Parameter(f"{x}_scale_stride_{axis}", "i32", f"runtime.stride({x}_scale, {i})") for i, axis in enumerate(axes)
-    )
 
 
 def _without_sink(spec: Spec) -> Spec:

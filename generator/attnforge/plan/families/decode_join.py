@@ -1,11 +1,25 @@
-"""The kernel that joins the parts which splits of keys give to the rows of decoding."""
+"""The parts which splits of keys give to rows of decoding, joined: by the last program of a split, or by a kernel."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ..paged import PAGED
-from ..parameters import Kernel, Parameter
+from ..parameters import Function, Kernel, Parameter, jitted
 from ..shared_parameters import SharedParameters
-from ..statements import Block, Branch, Comment, Statement
+from ..statements import Block, Branch, Call, Comment, Statement
+
+_LSE = (
+    Parameter("lse_stride_sequence", "i32", "lse_strides[0]"),
+    Parameter("lse_stride_head", "i32", "lse_strides[1]"),
+)
+_CHUNK = Parameter("CHUNK", "constexpr", "CHUNK")
+_SIZES = ("tokens", "Hq", "splits")
+_TAKEN = {
+    *("out_ptr", "lse_ptr", "counts_ptr", "sinks_ptr", "sinks_stride_head"),
+    *(p.name for p in _LSE),
+    *("CHUNK", "JOINED", "COLUMNS"),
+}
 
 
 def build(
@@ -17,14 +31,12 @@ def build(
         (
             Parameter("parts_ptr", "*fp32", "parts"),
             *sequences,
-            Parameter("out_ptr", "*T", "out", written=True),
-            Parameter("lse_ptr", "*fp32", "lse", written=True),
+            *_made(),
             *shared.sunk(),
-            Parameter("lse_stride_sequence", "i32", "lse_strides[0]"),
-            Parameter("lse_stride_head", "i32", "lse_strides[1]"),
+            *_LSE,
             *sizes,
             *shared.constants("DV"),
-            Parameter("CHUNK", "constexpr", "CHUNK"),
+            _CHUNK,
             Parameter("CHUNKS", "constexpr", "chunks"),
             Parameter("COLUMNS", "constexpr", "columns"),
             Parameter("TOGETHER", "constexpr", "together"),
@@ -32,15 +44,98 @@ def build(
         ),
         "decode/join.jinja",
         "(longest * (runtime.padded_width(v) // columns), q.shape[1] // together, sequences)",
-        blocks={"sequence": (PAGED.sequence(),), "start": _start(shared.spec.sink)},
+        blocks={
+            "sequence": (PAGED.sequence(),),
+            "cleared": (_clear("tl.num_programs(2)", "i", "longest", "h", "there", "column"),),
+            "places": _places("i"),
+            "join": (_join(shared, "join_parts", "column", "CHUNKS"),),
+        },
     )
+
+
+def taken(shared: SharedParameters) -> tuple[Parameter, ...]:
+    """What a program of a split takes that may be the last one of its rows."""
+    return (
+        *_made(),
+        Parameter("counts_ptr", "*i32", "counts", written=True),
+        *shared.sunk(),
+        *_LSE,
+    )
+
+
+def constants() -> tuple[Parameter, ...]:
+    """What its compiler knows besides."""
+    joined, columns = Parameter("JOINED", "constexpr", "joined"), Parameter("COLUMNS", "constexpr", "at_a_time")
+    return (_CHUNK, joined, columns)
+
+
+def left(parts: Iterable[Parameter]) -> Iterable[Parameter]:
+    """Of what it takes that of a kernel whose programs join nothing."""
+    return (p for p in parts if p.name not in _TAKEN)
+
+
+def blocks(shared: SharedParameters, heads: str) -> dict[str, tuple[Block, ...]]:
+    """The statements of such a program, which has so many query heads."""
+    first = "tl.arange(0, JOINED)"
+    rows = (
+        Statement("there", f"{first} < count"),
+        Statement("row", f"tl.minimum({first} // {heads}, q_len - 1)"),
+        Statement("h", f"kv_h * {heads} + {first} % {heads}"),
+        Statement("own_row", "row if cu_seqlens_q_ptr is None else token + row"),
+        *_places("row"),
+    )
+    cleared = (f"kv_h * {heads} + {first}", f"{first} < {heads}", "tl.arange(0, BLOCK_DV)[None, :]")
+    return {
+        "cleared": (_clear("tl.num_programs(1)", "0", "1", *cleared),),
+        "joined": rows,
+        "join": (_join(shared, "join_few", "first_column + tl.arange(0, COLUMNS)[None, :]"),),
+    }
+
+
+def functions(shared: SharedParameters, bounded: bool) -> tuple[Function, ...]:
+    """The functions that both call; where keys that a row sees are `bounded`, its first split may be any."""
+    about = _start(shared.spec.sink), _sunk(shared)
+    found = jitted("decode/joined", "find_splits", "count_slots", "clear_rows", "store_rows")
+    many = Function("decode/joined.jinja", "join_parts", about)
+    return (*found, many, Function("decode/joined.jinja", "join_few", (*about, bounded)))
+
+
+def _made() -> Iterable[Parameter]:
+    """The results."""
+    yield Parameter("out_ptr", "*T", "out", written=True)
+    yield Parameter("lse_ptr", "*fp32", "lse", written=True)
+
+
+def _sunk(shared: SharedParameters) -> list[str]:
+    return [p.name for p in shared.sunk()]
+
+
+def _clear(sequences: str, first: str, step: str, h: str, there: str, column: str) -> Call:
+    """The statement that clears rows of no sequence: of those the `first` and each at a `step` from it."""
+    bounds = ("cu_seqlens_q_ptr", "b", sequences, "token", "q_len", "tokens", first, step)
+    return Call("", "clear_rows", ("out_ptr", "lse_ptr", "lse_stride_head", *bounds, h, there, column, "Hq", "DV"))
+
+
+def _places(row: str) -> tuple[Statement, ...]:
+    """The statements that tell where rows of a sequence stand in out and in the LSE."""
+    sequence = "tl.cast(b, tl.int64) * lse_stride_sequence"
+    return (
+        Statement("out_row", f"(token + {row}).to(tl.int64) * Hq + h"),
+        Statement("lse_row", f"{sequence} + h.to(tl.int64) * lse_stride_head + own_row"),
+    )
+
+
+def _join(shared: SharedParameters, name: str, column: str, *chunks: str) -> Call:
+    """The statement that joins the parts of some rows by a function of this name, so many `chunks` at a time."""
+    given = ("parts_ptr", "out_ptr", "lse_ptr", *_sunk(shared), "h", "there", "out_row", "lse_row", column)
+    return Call("", name, (*given, "head", "first_split", "split_end", *_SIZES, "DV", "CHUNK", *chunks))
 
 
 def _start(sink: bool) -> tuple[Block, ...]:
     """The statements that make the largest LSE and the sum of weights before the first part: those of the sink."""
     start: tuple[Block, ...] = (
-        Statement("m", 'tl.full([TOGETHER], float("-inf"), tl.float32)'),
-        Statement("l", "tl.full([TOGETHER], 0.0, tl.float32)"),
+        Statement("m", 'tl.full([ROWS], float("-inf"), tl.float32)'),
+        Statement("l", "tl.full([ROWS], 0.0, tl.float32)"),
     )
     if not sink:
         return start

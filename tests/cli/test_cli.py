@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+import attnforge
 from attnforge.cli import commands, program, suites
 from attnforge.render import emit, format, render
 from attnforge.source import resources
@@ -456,6 +460,28 @@ def test_a_page_in_markdown_must_not_stand_where_its_picture_does(folder: Path) 
 def test_the_help_tells_the_exit_codes() -> None:
     shown = run("--help").stdout
     assert all(f"{code} {meaning}" in " ".join(shown.split()) for code, meaning in program.EXIT_CODES.items())
+
+
+def unread(*arguments: str) -> tuple[int, str]:
+    """Exit code and messages of a command whose output goes into a closed pipe."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    env = os.environ | {"PYTHONPATH": str(Path(attnforge.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-m", "attnforge", *arguments], stdout=writer, stderr=subprocess.PIPE, env=env
+    )
+    os.close(writer)
+    return done.returncode, done.stderr.decode()
+
+
+@pytest.mark.parametrize("arguments", ["list", "check causal", "--help", "list --help", "--version"])
+def test_a_command_whose_output_nobody_reads_ends_as_other_programs_do(arguments: str) -> None:
+    assert unread(*arguments.split()) == (program.UNREAD, "")
+
+
+@pytest.mark.slow
+def test_a_table_that_nobody_reads(folder: Path) -> None:
+    assert unread("inspect", "causal", "--arch", "sm_90") == (program.UNREAD, "")
 
 
 GIVEN = """name: {name}

@@ -2,23 +2,49 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
-DIFFERENT, WRONG_INPUT, OWN_FAULT = 1, 2, 3
+# the last is what shells tell of a program that SIGPIPE ended
+DIFFERENT, WRONG_INPUT, OWN_FAULT, UNREAD = 1, 2, 3, 128 + 13
 EXIT_CODES = {
     0: "good",
     DIFFERENT: "a check or test found a difference",
     WRONG_INPUT: "the input is wrong",
     OWN_FAULT: "the program's own fault",
+    UNREAD: "nobody reads the output to its end, as with `| head`",
 }
+
+
+@contextlib.contextmanager
+def _while_read() -> Iterator[None]:
+    """Ends without a word where what is printed goes into a closed pipe."""
+    try:
+        yield
+    except (BrokenPipeError, SystemExit) as error:
+        # rich makes the one of the other
+        if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
+            raise
+        # Python would fail once more at its end, over what the streams still hold
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        raise click.exceptions.Exit(UNREAD) from None
 
 
 class Program(click.Group):
     """Turns what went wrong into a message on standard error and an exit code."""
 
+    @_while_read()
+    def make_context(self, *args: Any, **more: Any) -> click.Context:
+        """Prints the help or the version, where they are asked for."""
+        return super().make_context(*args, **more)
+
+    @_while_read()
     def invoke(self, ctx: click.Context) -> Any:
         from ..source.errors import SpecError
 

@@ -406,6 +406,19 @@ def test_what_a_mask_hides_poisons_no_gradient(text: str, tmp_path: Path) -> Non
     assert all(g.isfinite().all() for g in torch.autograd.grad(out.square().sum(), learned))
 
 
+@pytest.mark.parametrize("heads", [(4, 0), (4, 3), (1, 2)], ids=str)
+@pytest.mark.parametrize("name", ["k", "v"])
+@pytest.mark.parametrize("variant", ["causal"])
+def test_heads_that_share_no_key_head(
+    variant: str, name: str, heads: tuple[int, int], reference: Callable[..., Any]
+) -> None:
+    q, k, v = (x.detach() for x in operands(7, 7, *heads))
+    k = q if name == "v" else k
+    told = f"^{name}: expected a number of heads that divides q's {heads[0]}, got {heads[1]}$"
+    with pytest.raises(ValueError, match=told):
+        reference(q, k, v)
+
+
 @pytest.mark.parametrize("variant", ["causal"])
 def test_dtypes(variant: str, reference: Callable[..., Any]) -> None:
     q, k, v = (x.detach() for x in operands(7, 7))

@@ -425,5 +425,18 @@ def test_dtypes(variant: str, reference: Callable[..., Any]) -> None:
     for dtype, lse_dtype in ((torch.bfloat16, torch.float32), (torch.float64, torch.float64)):
         out, lse = reference(q.to(dtype), k.to(dtype), v.to(dtype), return_lse=True)
         assert (out.dtype, lse.dtype) == (dtype, lse_dtype)
+
+
+@pytest.mark.parametrize("variant", ["causal"])
+def test_autocast_rounds_what_is_multiplied_as_it_does_for_kernels(variant: str, reference: Callable[..., Any]) -> None:
+    q, k, v = (x.detach() for x in operands(7, 7))
+    rounded = reference(*(x.bfloat16() for x in (q, k, v)), return_lse=True)
+    exact = reference(q, k, v, return_lse=True)
     with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(reference(q.float(), k.float(), v.float()), reference(q.float(), k.float(), v.float()))
+        given = q.float(), k.bfloat16(), v.float()
+        torch.testing.assert_close(reference(*given, return_lse=True), rounded, rtol=0, atol=0)
+        torch.testing.assert_close(reference(q, k, v, return_lse=True), exact, rtol=0, atol=0)
+    x = q.float().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        out = reference(x, k.float(), v.float())
+    assert (out.dtype, torch.autograd.grad(out.sum(), x)[0].dtype) == (torch.bfloat16, torch.float32)

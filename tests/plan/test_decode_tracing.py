@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import torch
 from caches import Values, package
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 pytestmark = pytest.mark.slow
@@ -227,3 +229,54 @@ def test_rows_that_dispatch_by_themselves_are_appended(variant: Callable[[str], 
         caches.append((k, v))
     assert caches[0][0].any()
     torch.testing.assert_close(caches[1:], caches[:1] * 2, rtol=0, atol=0)
+
+
+class Seen(TorchDispatchMode):
+    """Keeps the names of operators; an `alone` one hands them to no mode before it."""
+
+    def __init__(self, alone: bool = False) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.alone = alone
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(function.name())
+        with torch._C._DisableTorchDispatch() if self.alone else contextlib.nullcontext():  # type: ignore[attr-defined]
+            return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize("bitwise", [None, "training"])
+def test_modes_see_one_operator_for_a_call(
+    variant: Callable[[str], ModuleType], bitwise: str | None, alone: bool
+) -> None:
+    decode, given = variant("traced").decode, call(2, 20)
+    attend = functools.partial(decode.attend_with_cache, **given, return_lse=True, bitwise=bitwise)
+    decode.CALLS.clear()
+    name = operators(variant("traced"))._attend.traced.name()
+    first = Seen()
+    with first:
+        found = attend()
+    # a call of shapes that there were not before looks at how they lie in memory
+    assert [x for x in first.names if x != "aten::view"] == [name]
+    torch.testing.assert_close(found, attend(), rtol=0, atol=0)
+    for _ in range(2):
+        outer, inner = Seen(), Seen(alone)
+        with outer, inner:
+            torch.testing.assert_close(attend(), found, rtol=0, atol=0)
+        assert [x for x in inner.names if x.startswith("attnforge")] == [name]
+        assert outer.names.count(name) == (not alone)
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_modes_see_one_operator_for_new_rows(variant: Callable[[str], ModuleType], alone: bool) -> None:
+    decode, given = variant("traced").decode, new_rows(2)
+    del given["table"]
+    wanted, found = ([torch.zeros(4, 16, 2, 16) for _ in range(2)] for _ in range(2))
+    decode.append(**given, k_cache=wanted[0], v_cache=wanted[1], **ROPE)
+    seen = Seen(alone)
+    with Seen(), seen:
+        decode.append(**given, k_cache=found[0], v_cache=found[1], **ROPE)
+    # on a CPU values are checked before
+    assert seen.names.index(operators(variant("traced"))._append.traced.name()) == len(seen.names) - 1
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0)

@@ -50,6 +50,10 @@ SPECS = {
     f"score: [expr: 'score * calm + lift * tanh(score) + fade[q] - fade[k]']\n{CONSTANTS}",
     "capitals": "mask: [causal]\nscore: [expr: score * T + B]\n"
     "inputs: {T: {axes: []}, B: {axes: [head, key], grad: true}}",
+    "divided": "mask:\n  - causal\n  - expr: q % 7 < 5 and (q - k) % step == 0 or k == q\n"
+    "  - expr: wide == 0 or q // wide == k // wide\nscore: [expr: score * (1 + k // part % 2)]\n"
+    "inputs:\n  step: {axes: [], dtype: int, default: 2}\n  wide: {axes: [], dtype: int, default: 0}\n"
+    "  part: {axes: [], dtype: int, min: 0, default: 3}",
     "dropout": "dropout: true",
     "packed": "layout: packed\nmask: [causal]",
     "packed_tokens": "layout: packed\nmask: [causal]\nscore: [log_decay]",
@@ -214,6 +218,17 @@ def test_numbers_that_are_refused(
     with pytest.raises(error, match=rf"^{argument}: expected .*, got ") as found:
         package(name).attention(**arguments(name) | {argument: value})
     assert len(str(found.value)) < 200
+
+
+def test_numbers_that_divide_are_not_0(package: Callable[[str], ModuleType]) -> None:
+    divided = package("divided")
+    with pytest.raises(ValueError, match=r"^step: expected a number to divide by, got 0$"):
+        divided.attention(**operands(), step=0)
+    with pytest.raises(ValueError, match=r"^part: expected at least 1, got 0$"):
+        divided.attention(**operands(), part=0)
+    for numbers in ({}, {"step": -3, "wide": 0, "part": 1}, {"wide": -5}):
+        given = operands() | numbers
+        torch.testing.assert_close(divided.attention(**given), divided.reference(**given), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("given", [{}, {"max_seqlen_q": 3}])

@@ -21,6 +21,7 @@ TEXTS = {
     "window_checked": "mask: [causal, sliding_window: {size: runtime}]",
     "chunks_checked": "mask: [causal, any: [expr: 'q // 20 == k // 20', expr: 'k < 4']]",
     "rows_checked": "mask: [causal, expr: 'q - k < far']\ninputs: {far: {axes: [head], dtype: int}}",
+    "divided_checked": "mask: [causal, expr: '(q - k) % step == 0']\ninputs: {step: {axes: [], dtype: int}}",
     "summed_checked": "mask: [causal]",
     "described_checked": "mask: [causal]\nscore: [expr: 'score * warmth + shift * far']\ninputs:\n"
     """  warmth: {axes: [head], description: 'the \"\"\" $\\tau$ of \\n \\u \"heads\"'}\n"""
@@ -396,6 +397,13 @@ def test_append_rounds_to_the_nearest_float8(variant: Callable[[str], ModuleType
     wanted = (rows / over).clamp(-448, 448).to(torch.float8_e4m3fn)
     for cache in (k, v):
         assert torch.equal(cache[0].float(), wanted.float())
+
+
+def test_a_number_that_divides_is_not_0(variant: Callable[[str], ModuleType]) -> None:
+    attend = variant("divided_checked").decode.attend_with_cache
+    with pytest.raises(ValueError, match=r"^step: expected a number to divide by, got 0$"):
+        attend(Q, K, V, LENGTHS, step=0)
+    assert attend(Q, K, V, LENGTHS, step=-2).isfinite().all()
 
 
 def test_descriptions_stand_in_docstrings_as_they_are(variant: Callable[[str], ModuleType]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Literal
 
 from ..expressions.evaluation import evaluate
@@ -46,6 +46,15 @@ def read_inputs(
         if given is not None:
             found[entry.key] = given
     return found
+
+
+def unread(document: Value, known: Collection[str], left: Collection[str], problems: Problems) -> None:
+    """Tells the inputs that are left, as nothing read them; not those that stand under a key that is not known."""
+    elsewhere = " ".join(str(entry.value.plain()) for entry in document.entries() if entry.key not in known)
+    declared = (one for entry in document.entries() if entry.key == "inputs" for one in entry.value.entries())
+    for entry in declared:
+        if entry.key in left and not re.search(rf"\b{entry.key}\b", elsewhere):
+            problems.add(entry.at, f"no expression reads the input {entry.key!r}")
 
 
 def _wrong_somewhere(default: Node, given: Input) -> str:

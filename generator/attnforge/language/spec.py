@@ -19,7 +19,7 @@ from ..source.located_yaml import Value, read
 from ..source.located_yaml import parse as parse_yaml
 from . import algorithm, domain, exports, layers, lost_gradients, names, rope, targets
 from .algorithm import FLASH2, Algorithm
-from .declarations import read_inputs
+from .declarations import read_inputs, unread
 from .domain import Domain
 from .layers import ALL_KEYS, LayerTerms
 from .rope import Rope
@@ -136,6 +136,7 @@ class _Loader:
 
     def spec(self, document: Value) -> Spec | None:
         """The spec; None if the document is no mapping."""
+        clear = not self.problems
         fields = Fields(document, KEYS, self.problems, meant=lambda word: suggestions.key(word, self.library.names()))
         if not document.mapping:
             return None
@@ -146,8 +147,12 @@ class _Loader:
         packed = fields.choice("layout", ("dense", "packed"), "dense") == "packed"
         grouped = fields.choice("heads", ("grouped", "equal"), "grouped") == "grouped"
         turned = rope.read(fields.get("rope"), self.problems)
+        before = len(list(self.problems))
         masks = [m for item in self._list(fields, "mask") if (m := self._mask(item)) and self._low(m.keep, item)]
         scores = [term for item in self._list(fields, "score") if (term := self._score(item))]
+        # what was not understood may read more
+        if clear and not self.wrong and len(list(self.problems)) == before:
+            unread(document, KEYS, self.own.keys() - self.read, self.problems)
         order = algorithm.read(fields, self.problems)
         if order.backward:
             learned = [n for n, k in self.keywords.items() if isinstance(k.meaning, Input) and k.meaning.grad]
@@ -155,7 +160,6 @@ class _Loader:
         fields.text("group")
         if packed:
             self._cut(fields.found["layout"].at)
-        self._unread(fields)
         dropped = fields.truth("dropout")
         given = tuple(order.seen(k.meaning) for k in self.keywords.values() if isinstance(k.meaning, Input))
         given = tuple(one.packed for one in given) if packed else given
@@ -387,12 +391,3 @@ class _Loader:
         for name, why in term.too_small(found) if len(list(self.problems)) == before else ():
             self.problems.add(value.at if (value := fields.get(name)) else at, why)
         return None if len(list(self.problems)) > before else found
-
-    def _unread(self, fields: Fields) -> None:
-        """Inputs that nothing reads; not told where an expression could not be understood."""
-        value = fields.get("inputs")
-        if value is None or self.problems:
-            return
-        for entry in value.entries():
-            if entry.key in self.own and entry.key not in self.read:
-                self.problems.add(entry.at, f"no expression reads the input {entry.key!r}")

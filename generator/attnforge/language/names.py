@@ -8,13 +8,16 @@ import re
 from ..expressions.parser import WORDS
 
 IDENTIFIER = re.compile("[A-Za-z][A-Za-z0-9_]*")
-# keywords that generated functions have anyway
-CALL = frozenset(
-    """
-    cos cu_seqlens cu_seqlens_k cu_seqlens_q dropout_p k k_lens k_starts max_seqlen max_seqlen_k max_seqlen_q positions
-    q q_start return_lse scale seed sin sinks v
-    """.split()  # noqa: SIM905
-)
+# keywords that generated functions have, and what a spec says for it; "" for anything
+_CALL = {
+    "": "q k v scale return_lse",
+    "layout: dense": "k_lens k_starts q_start",
+    "layout: packed": "cu_seqlens cu_seqlens_q cu_seqlens_k max_seqlen max_seqlen_q max_seqlen_k",
+    "rope": "cos sin positions",
+    "sink: true": "sinks",
+    "dropout: true": "dropout_p seed",
+}
+_SAID = {name: said for said, found in _CALL.items() for name in found.split()}
 _MODULES = frozenset(
     """
     api attnforge generated kernels launch math os reference test tests torch triton
@@ -32,8 +35,9 @@ def wrong_keyword(name: str) -> str | None:
         return f"{name!r} is a word of Python"
     if name in WORDS:
         return f"{name!r} is a word of the expression language"
-    if name in CALL:
-        return f"{name!r} is a keyword that generated functions have"
+    if name in _SAID:
+        where = f" with `{_SAID[name]}`, and is reserved in every spec" if _SAID[name] else ""
+        return f"{name!r} is a keyword that generated functions have{where}"
     return None
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ea89451bf853f1f2
-#   text hash     9c746371f4007fbd
+#   content hash  03c214bbaccb7daf
+#   text hash     50c19896efc80d62
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9a82c955401b75a9
-#   text hash     deaf97f9cf0fcfcf
+#   content hash  53fcb183ce5991aa
+#   text hash     57c086519af9dece
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

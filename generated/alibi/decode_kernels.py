@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2ba30253418e3a81
-#   text hash     6927c834cd17b60a
+#   content hash  da1aa2853354ddc3
+#   text hash     5746296701871fac
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9fef6a09080efdf4
-#   text hash     312b6b5ebc102474
+#   content hash  3e3bd1d919399066
+#   text hash     f65260a7412cdea4
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

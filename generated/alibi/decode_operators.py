@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  aca7f01f3ec328c4
-#   text hash     41a7f9a29ab8e7cf
+#   content hash  88b063b00c7d6108
+#   text hash     5c5f3e048a6017eb
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e4dd5fbc47510fb1
-#   text hash     baf67fed0fae3225
+#   content hash  05e3248a128dd3b0
+#   text hash     02b835008a64243e
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f5d91aef93b091c2
-#   text hash     59586e7173a0adaf
+#   content hash  f037a39ebe78d1f3
+#   text hash     c9ddb588030176e0
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

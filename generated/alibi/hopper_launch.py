@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ceecfaae7fe390f9
-#   text hash     ce9af541968ae24b
+#   content hash  6cc8f093bf26e002
+#   text hash     c16a6bf4b16a4bc7
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

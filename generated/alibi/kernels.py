@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e2453ac359c095d0
-#   text hash     9a49852bda2c450a
+#   content hash  429bd037a0f0b7cf
+#   text hash     6d1675297950ea52
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

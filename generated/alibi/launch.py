@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d41d1074bde7eedd
-#   text hash     bce2807c8edb0c5b
+#   content hash  e8b8dbd2b16c8b26
+#   text hash     790abc04c33720b1
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

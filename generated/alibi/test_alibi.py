@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7d9e704303adfcf0
-#   text hash     0cf539789f3169d9
+#   content hash  a8fe351601d97cfe
+#   text hash     000cccb20df7b091
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7268dd6f9803fc9d
-#   text hash     a0359aa2153ed5a9
+#   content hash  bc50b906807cf869
+#   text hash     6f98e8314e746d47
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

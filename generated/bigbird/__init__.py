@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b9c9d82a9b26063d
-#   text hash     02a5a6f613e2a7d0
+#   content hash  1d9789f8039e84bb
+#   text hash     ab5bd656d09801ef
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

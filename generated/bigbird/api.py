@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6d7edc8ceed6fef3
-#   text hash     7120c228af930822
+#   content hash  c419df7a97c6c838
+#   text hash     036ad85a147a81e2
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -50,9 +50,11 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_block_mask, scale, return_
     Tq = q.shape[1]
     Tk = k.shape[1]
     Hq = q.shape[-2]
-    if isinstance(in_block_mask, torch.Tensor) and in_block_mask.dim() < 4:
+    arguments.check_tensor(
+        "block_mask", in_block_mask, q, (torch.bool,), (B, Hq, -(-Tq // 64), -(-Tk // 64)), short=True
+    )
+    if in_block_mask.dim() < 4:
         in_block_mask = in_block_mask[(None,) * (4 - in_block_mask.dim())]
-    arguments.check_tensor("block_mask", in_block_mask, q, (torch.bool,), (B, Hq, -(-Tq // 64), -(-Tk // 64)))
     if scale is None:
         scale = 1 / math.sqrt(q.shape[-1])
     else:

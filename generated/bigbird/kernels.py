@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  bfb2ac0fcc81e177
-#   text hash     1275cc1672ebebe1
+#   content hash  b4b1b4fbf5404d28
+#   text hash     fc07a5c6e5b3b222
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  d55f42358b50ad85
-#   text hash     be64d40dd2f4fdcb
+#   content hash  7d88692055018ded
+#   text hash     614c5035a9a203ae
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fb3e78327c48379f
-#   text hash     3eb657d24d360fb7
+#   content hash  16e00620d2ba8252
+#   text hash     69226a0601ba9317
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

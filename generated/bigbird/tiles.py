@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4140ae557e5067f5
-#   text hash     0eb5046982e6bb38
+#   content hash  6853974f22ca6c6b
+#   text hash     08fd090e3fcc46d2
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  240285bcc53d3b37
-#   text hash     069e70f411889d20
+#   content hash  8798618a9f366af6
+#   text hash     65c446d4fd02876a
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

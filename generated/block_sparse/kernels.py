@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d4de888aebfd8a66
-#   text hash     3b02ec2d8a11b1d0
+#   content hash  d76c9c4b72b5dd01
+#   text hash     b960a470de84e6eb
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  adc5da28b97d7272
-#   text hash     850323240e7c65c4
+#   content hash  8a66b25b586f074a
+#   text hash     af7a046d7e4415c3
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  4635053e2650a0b5
-#   text hash     02fcc1ef9714a2c4
+#   content hash  4ac59fdc70d7de6b
+#   text hash     fec5a87c75525284
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -28,12 +28,19 @@ def reference(
     """Attention between the blocks of 64 positions that a mask allows.
 
     Takes and returns what `attention` does, on any device; computes in float32, or float64 for float64 inputs.
+    Under autocast, too, which casts q, k and v to its dtype first.
     """
     return _reference(q, k, v, k_lens, k_starts, q_start, block_mask, scale, return_lse)
 
 
 def _reference(q, k, v, k_lens, k_starts, q_start, in_block_mask, scale, return_lse):
     """What `reference` does; names from the spec begin with `in_` from here on, as in the kernels."""
+    for name, x in (("k", k), ("v", v)):
+        if x.shape[-2] == 0 or q.shape[-2] % x.shape[-2]:
+            raise ValueError(f"{name}: expected a number of heads that divides q's {q.shape[-2]}, got {x.shape[-2]}")
+    if torch.is_autocast_enabled(q.device.type):
+        rounded = torch.get_autocast_dtype(q.device.type)
+        q, k, v = (x if x.dtype == torch.float64 else x.to(rounded) for x in (q, k, v))
     with torch.autocast(q.device.type, enabled=False):
         out_dtype, dtype = q.dtype, torch.promote_types(q.dtype, torch.float32)
         if scale is None:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  331d3945fa730566
-#   text hash     c566780dcdd10022
+#   content hash  ad7b86f493ddbede
+#   text hash     63b18fac41caadf6
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

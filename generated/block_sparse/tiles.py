@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  55d429efb2cf4ad9
-#   text hash     cc069ab2230abd9b
+#   content hash  bc27dfa828e54966
+#   text hash     7e7218d2388a86fb
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

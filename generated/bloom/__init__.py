@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  14fd4089d6e813a7
-#   text hash     adb7c82418de1dae
+#   content hash  b22f927d67f69c99
+#   text hash     1f4b57f860d88c44
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f11357c97a51d34c
-#   text hash     52da62d11d6bd49e
+#   content hash  55c2f5f09723ff23
+#   text hash     25283af1e25f5285
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

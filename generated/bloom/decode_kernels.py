@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0c069e91f566d3dd
-#   text hash     a41baa4cdf3ccb45
+#   content hash  5c390a69a881ece8
+#   text hash     6a9fd98b78312425
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  457313613fd9c2b6
-#   text hash     2e319a646ad50b0c
+#   content hash  88f4565374806842
+#   text hash     f46c8404ba1eb12f
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

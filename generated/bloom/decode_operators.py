@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3eca21c41115c65c
-#   text hash     09dbfb3017e30dc7
+#   content hash  b8aa658a2c756b5a
+#   text hash     38c92844a6f42ba3
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  668c0b95188ce15c
-#   text hash     5463d48570ae038b
+#   content hash  3558e05ddd27d244
+#   text hash     9b80d47a7ab31915
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  bba1316d43e55987
-#   text hash     ac5d2403ad57d4de
+#   content hash  ebc03102637a8c48
+#   text hash     a2c89491b7a41152
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

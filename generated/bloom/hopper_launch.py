@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e9162713b23a5702
-#   text hash     3629c36a351d4e26
+#   content hash  141980680c605d4e
+#   text hash     e8134951d2b6d387
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

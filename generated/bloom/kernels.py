@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1f4240d732caa392
-#   text hash     41edd3ebbe7b9920
+#   content hash  c4575f927ffbd0e1
+#   text hash     4c4397e79e337557
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

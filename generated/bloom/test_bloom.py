@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  af78e4542c417cb2
-#   text hash     4af60629c0802794
+#   content hash  946e5f1aeebed2f0
+#   text hash     8eda61531255dab0
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8991e1c731b4b4e2
-#   text hash     829e068bac9e12b9
+#   content hash  0efcd5c9d39cb0f8
+#   text hash     b3c32cf877c57b38
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

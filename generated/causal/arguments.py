@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/arguments.py.jinja
-#   content hash  4e5ab783a1a2c865
-#   text hash     61d53d9c1ea158fa
+#   content hash  19d1d1ec3207502d
+#   text hash     c56d13b10178f89b
 #   render with   attnforge render SPEC
 """What calls give, checked: each error names the argument, what was expected and what came.
 
@@ -116,14 +116,18 @@ def check_kind(name, x, like, dtypes, other="q"):
     _check_device(name, x, like, other)
 
 
-def check_tensor(name, x, like, dtypes, shape, full_axes=(), longer=(), other="q"):
-    """An axis of size 1 stands for any size, but for those in `full_axes`; those in `longer` may have more."""
+def check_tensor(name, x, like, dtypes, shape, full_axes=(), longer=(), other="q", short=False):
+    """An axis of size 1 stands for any size, but for those in `full_axes`; those in `longer` may have more.
+
+    Leading axes may be missing where it may be `short`.
+    """
     check_kind(name, x, like, dtypes, other)
+    sizes = (*[1] * (len(shape) - x.dim()), *x.shape) if short else x.shape
     fits = [
         size == n or (size == 1 and i not in full_axes) or (size > n and i in longer)
-        for i, (size, n) in enumerate(zip(x.shape, shape))
+        for i, (size, n) in enumerate(zip(sizes, shape))
     ]
-    if x.dim() != len(shape) or not all(fits):
+    if len(sizes) != len(shape) or not all(fits):
         raise ValueError(f"{name}: expected shape {tuple(shape)}, got {tuple(x.shape)}")
 
 
@@ -248,11 +252,13 @@ def _whole_numbers(name, x, like, otherwise, dtypes=(torch.int32,)):
     return x.expand(batch)
 
 
-def as_int(name, x, minimum=None, maximum=None):
-    """x as an int, whatever library it comes from."""
+def as_int(name, x, minimum=None, maximum=None, divides=False):
+    """x as an int, whatever library it comes from; not 0 where it `divides` whole numbers, which have no quotient then."""
     if isinstance(x, bool) or not isinstance(x, (int, torch.SymInt)):
         x = _converted(name, x, "int", operator.index)
     _check_limits(name, x, minimum, maximum)
+    if divides and x == 0:
+        raise ValueError(f"{name}: expected a number to divide by, got 0")
     return x
 
 

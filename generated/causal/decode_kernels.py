@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  cb50ab45857be539
-#   text hash     3adbf9b9f5c91ccd
+#   content hash  3ced81fe2664f712
+#   text hash     a4be4ee387574d35
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a62491eaec924f36
-#   text hash     2d4c8fcd11764f49
+#   content hash  0eeb82efe2bbf3a4
+#   text hash     1bfa3f505739e95b
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

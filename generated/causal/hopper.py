@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  03163ac93da2758b
-#   text hash     2a3183f9bfbe26ce
+#   content hash  541a84b48a8f3dcf
+#   text hash     893be54ddddc7268
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

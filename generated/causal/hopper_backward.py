@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  dece0092c68cd461
-#   text hash     4a0faa3dbc043f68
+#   content hash  78ea9e9ce3d5d2f9
+#   text hash     1ebc92a267bf1318
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7fa18a2a88911e27
-#   text hash     d91c066b48ee6b81
+#   content hash  18c6f1867adde394
+#   text hash     fa19212d11c3774e
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

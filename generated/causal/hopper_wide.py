@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6ebf2f8ed5e8dafd
-#   text hash     ecc2e3369e603dbf
+#   content hash  3b5a8aa4e12524ad
+#   text hash     6730cc9c50f1fecf
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

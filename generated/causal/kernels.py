@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0090ee8f54e0c490
-#   text hash     10b870073b46216c
+#   content hash  2f9c884878cbd3e1
+#   text hash     cebc114f4679fd94
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

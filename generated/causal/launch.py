@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fc2340304db23ef4
-#   text hash     7b63501f571e3534
+#   content hash  f3f223e9a5cf1961
+#   text hash     948cb989b0f94c7d
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  34412c4044ff9f69
-#   text hash     e005590010cedf2b
+#   content hash  58d0419e4f2157fa
+#   text hash     7446ff4faece89d4
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

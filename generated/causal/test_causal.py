@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c7e93b7e1918f7c1
-#   text hash     0e324fb44607220b
+#   content hash  60c6c6c377eb1186
+#   text hash     32cfe670cb337c68
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

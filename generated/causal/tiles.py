@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  bac54f4e35153298
-#   text hash     50d904d2b5e28cd5
+#   content hash  206afe2b81f51c6a
+#   text hash     b3b9fe37691db6c9
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b7ba646584653fbc
-#   text hash     f225d10950b5a995
+#   content hash  536a4009be17b5ac
+#   text hash     a5cccfa699d57659
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c27656148d00b9a8
-#   text hash     ce50cc26cd444a30
+#   content hash  0c383d02e147034f
+#   text hash     bae2db4bdaf1b6bc
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

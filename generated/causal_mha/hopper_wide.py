@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f9be8ee78d225baf
-#   text hash     8440f5c654b094bb
+#   content hash  fbe30d7d78266f9a
+#   text hash     71a26af4e81b390a
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

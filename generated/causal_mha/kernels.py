@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2d04720c216e5789
-#   text hash     cb8b51989095009a
+#   content hash  e64ab12e21af8dab
+#   text hash     1e3b936808199796
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

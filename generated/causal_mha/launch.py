@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  dca6ef6f97ec9a79
-#   text hash     4dd73bb4a6a9b761
+#   content hash  781f9f26db8a1fb1
+#   text hash     5b9e0d5e661405e8
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

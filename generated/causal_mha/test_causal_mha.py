@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e64e92975ceecbb4
-#   text hash     ad3ef14d132f65ad
+#   content hash  1cdaacb8dd59539a
+#   text hash     69195a293284e14c
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d80d988621ffc054
-#   text hash     62087566acb7c22c
+#   content hash  305d9e47e46a4dd6
+#   text hash     bedc7eabb07c0de2
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

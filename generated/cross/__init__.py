@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  907cbafcc6118bb4
-#   text hash     e9c68de8450cb57f
+#   content hash  515823c85f9f7f5f
+#   text hash     c5850edb8833dbb7
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a27ded4f2ce721e0
-#   text hash     aa6d3eb311815c4c
+#   content hash  ba0bf5da95acac8f
+#   text hash     8a5c9593af2d95d2
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

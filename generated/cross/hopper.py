@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0120bcb1e9294c0b
-#   text hash     5257519050435a63
+#   content hash  3aa57dfd5075818b
+#   text hash     786ed40d2da2eb4c
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

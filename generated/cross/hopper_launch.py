@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  dd7834fc48ceee66
-#   text hash     3e9ab587bc366dc2
+#   content hash  54ee8e82df547954
+#   text hash     aeed4800d836eb3a
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3e494de7f0b77ccd
-#   text hash     88b185914e048f40
+#   content hash  6ae622e31f0df69c
+#   text hash     3425525038e28c95
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

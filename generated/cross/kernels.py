@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  263dc3fd6e47df6f
-#   text hash     2eceb0cbe84d7964
+#   content hash  bea6ca15141cdfdb
+#   text hash     34dadecacb3239a7
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d56bfd0fed097fe7
-#   text hash     ce1c09ed6cd1cb98
+#   content hash  3e8174341ed38447
+#   text hash     3cce7e0fbec25fa2
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b8fb3472409115e4
-#   text hash     e296879bfb9bfe78
+#   content hash  5f5711e03bce7e4b
+#   text hash     1fc1818da24656b7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6210efede7b13b8d
-#   text hash     21b6d31ed4affe34
+#   content hash  b473ddd1aa97a896
+#   text hash     c0e773f5008ff2fd
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

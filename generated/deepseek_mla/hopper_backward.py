@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d98165c1f46f657e
-#   text hash     818a1f02d4704ae4
+#   content hash  5de8e72ccdd1af07
+#   text hash     f1abcfa906fc4dda
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

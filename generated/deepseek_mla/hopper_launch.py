@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6a33b511db94a3e6
-#   text hash     497c8db4f6a2165e
+#   content hash  74cae6f545b0f055
+#   text hash     48f35fc60d9bc09a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  7c270dc7e479f752
-#   text hash     a5832a2596eae3e0
+#   content hash  ed8549d2054a4c7f
+#   text hash     c849e7773a83cabe
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  2599b6aa9c926f3a
-#   text hash     bf1e7c702ca24811
+#   content hash  246043228dce5365
+#   text hash     b31b572fab96ab75
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

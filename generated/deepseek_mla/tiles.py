@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  dc4c475f746af50b
-#   text hash     1242c2340525cb33
+#   content hash  9bdfa09f40929f57
+#   text hash     2f5d8d77f9e33836
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

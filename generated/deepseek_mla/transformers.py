@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  7e8c64029fd8dff6
-#   text hash     429a388bbc207202
+#   content hash  9ef4a509589ac01d
+#   text hash     3bd2014e553f78f3
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

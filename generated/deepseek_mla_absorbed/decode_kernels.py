@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  69b01ece6029dbc6
-#   text hash     236eec93a8102294
+#   content hash  e18d3aa78bc4e38c
+#   text hash     a0fe8d8dcd3be76f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

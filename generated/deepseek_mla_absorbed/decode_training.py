@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  41351cce4bccf721
-#   text hash     99d404b59b5a72d5
+#   content hash  1c7b2427c105242e
+#   text hash     ba31dfb7f7aa6ca4
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  317f394075404f0f
-#   text hash     b767b458adcf56b9
+#   content hash  51b34e34b3d097c5
+#   text hash     634cebded11fafb1
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -27,7 +27,14 @@ def reference(
     """Multi-head latent attention with its projections absorbed; keys of 512 latent and 64 rotated columns, values the latent ones.
 
     Takes and returns what `attention` does, on any device; computes in float32, or float64 for float64 inputs.
+    Under autocast, too, which casts q, k and v to its dtype first.
     """
+    for name, x in (("k", k), ("v", v)):
+        if x.shape[-2] == 0 or q.shape[-2] % x.shape[-2]:
+            raise ValueError(f"{name}: expected a number of heads that divides q's {q.shape[-2]}, got {x.shape[-2]}")
+    if torch.is_autocast_enabled(q.device.type):
+        rounded = torch.get_autocast_dtype(q.device.type)
+        q, k, v = (x if x.dtype == torch.float64 else x.to(rounded) for x in (q, k, v))
     with torch.autocast(q.device.type, enabled=False):
         out_dtype, dtype = q.dtype, torch.promote_types(q.dtype, torch.float32)
         if scale is None:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  779954f5b1d7b37f
-#   text hash     7c2cfa36265234c3
+#   content hash  95c0b0b551e50d70
+#   text hash     0fd4597416fcc808
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6c04633d1451ab5a
-#   text hash     0e952a17d5b73c1a
+#   content hash  389e83323c175a3f
+#   text hash     fdaeef0e2fbe02fc
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5ccc2fbee551b60f
-#   text hash     7d1f820e59d8e6f9
+#   content hash  3d8fb1b8345be18a
+#   text hash     04e428fffd2c485e
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  8a63b63426afb20f
-#   text hash     4e7abae426fcc73b
+#   content hash  e0bc516242776db3
+#   text hash     a0f341d618a67d4a
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

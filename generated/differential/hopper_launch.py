@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c6b434197b1207f0
-#   text hash     8503bd0101850efe
+#   content hash  5a25ea7b6f8799dc
+#   text hash     800b4bf7ff3fd8cb
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  7d6109987848b8c5
-#   text hash     5d97bf2b1d4c66eb
+#   content hash  b2137bc9789bcae0
+#   text hash     73d96138f3659bee
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bb2613c8ddae0bbc
-#   text hash     a8aecde97bcbc239
+#   content hash  75ffa94497619c7b
+#   text hash     4e553b9591484ca0
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  13a634286e3c16b3
-#   text hash     fe92e7d0044d2c52
+#   content hash  411e7c0c02661867
+#   text hash     02a03e425718d082
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  0bd796a5e6ab95cd
-#   text hash     92c824e0e4d50709
+#   content hash  79c64723d6674766
+#   text hash     f7773ae50c04c75c
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e768129564c648ff
-#   text hash     eba7329b793406da
+#   content hash  33ab5f6bb05dd833
+#   text hash     7acc637302d16f4b
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

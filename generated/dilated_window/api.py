@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e5c0b18150f14721
-#   text hash     a5d8c20d3691da0e
+#   content hash  fc1f56d0fb292b5d
+#   text hash     b67dbac0f1203297
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

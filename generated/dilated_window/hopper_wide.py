@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2a149c6a2a70ee81
-#   text hash     a1124b23196f5034
+#   content hash  aa9775db8048700f
+#   text hash     e81788f8c770d3dd
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  7edef33e316bf942
-#   text hash     9c684c42e4b3e6d8
+#   content hash  ab88bb5abb6301e1
+#   text hash     77204612ef18b5fb
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d9863967ae04f450
-#   text hash     d9a5eb19299ab335
+#   content hash  ff318d5dfd67f88f
+#   text hash     eaec06d77e5a22fc
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

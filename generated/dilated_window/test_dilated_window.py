@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9ea814ff82b476a1
-#   text hash     dea641a2babd0655
+#   content hash  366747ba1b61a1d8
+#   text hash     d2bc0c36fd751a43
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

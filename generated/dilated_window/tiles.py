@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  1ac260b14a87921e
-#   text hash     8921f23ecb08db5c
+#   content hash  ce85669e6b51e167
+#   text hash     7aa5eda4a04550b7
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  7232fa0b332c0d61
-#   text hash     a24bd1b78577265e
+#   content hash  eb81157e03553649
+#   text hash     b50e07ce6b5c762a
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f265d3ee4c66ac7a
-#   text hash     6b03c85f20187262
+#   content hash  60fc5029698a5009
+#   text hash     6eee8903a400b046
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

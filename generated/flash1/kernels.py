@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c1e337c465f5c88a
-#   text hash     b134fd5ddf3c28da
+#   content hash  05cb9dfe0c24f59b
+#   text hash     82f5ed8ab26a123e
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b33f47857232f7c1
-#   text hash     11caf7f5dd66202d
+#   content hash  74c7f6581cc52dbf
+#   text hash     65934cf1387a5a9d
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

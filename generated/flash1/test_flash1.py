@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d3e48010d1806d51
-#   text hash     4d155c7397b4364d
+#   content hash  7104edf46f38fa31
+#   text hash     c550ecd1e44d3c9b
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8c47550c568e4796
-#   text hash     dc0ba61fb32ff4ee
+#   content hash  e1d58a435f6182f0
+#   text hash     3cd2dfb67b2b0162
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

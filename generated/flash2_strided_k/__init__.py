@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  6ba20a67b3c77dae
-#   text hash     bf7f82b99acc3458
+#   content hash  5461d9a030f3d9bd
+#   text hash     44df4902af88eace
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

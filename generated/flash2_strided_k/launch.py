@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  13768d850491ea89
-#   text hash     1982214041f6599b
+#   content hash  f4d8de713d47deae
+#   text hash     6e4f7e253c493c90
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  db70254547d35c40
-#   text hash     a0f5da6dec7f5862
+#   content hash  cd3a88b89cad0aaa
+#   text hash     bcfebadb7a95e51a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

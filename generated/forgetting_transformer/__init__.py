@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d9e8b0edbe06638b
-#   text hash     e8d5d67100548a8e
+#   content hash  34fc4116082ba314
+#   text hash     004278813a6088fb
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

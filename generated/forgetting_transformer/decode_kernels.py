@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3b8a51ce7a8a24d1
-#   text hash     10753fdc8396bffb
+#   content hash  7086ec4242f0b969
+#   text hash     e2111a3a8c705226
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  50ec0f47ea6ecbb3
-#   text hash     ee2bb6a253cc8eb0
+#   content hash  346e7bc70be9624a
+#   text hash     6b1b294061497ec4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

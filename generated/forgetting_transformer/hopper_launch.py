@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  86bdefce0c93df11
-#   text hash     d201ebcdd44565e4
+#   content hash  2d1f59ed16ec262d
+#   text hash     edbf7005bc35216d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

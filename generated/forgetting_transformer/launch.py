@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  182fa1f5d458b7fa
-#   text hash     19eca3ea31b6b17b
+#   content hash  84dfc4cdf06ba864
+#   text hash     915102ded01d332a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d4bbfd63d404c50b
-#   text hash     a495e2fa59966f76
+#   content hash  e09d2c05639cc9d2
+#   text hash     6776c408b7591c6a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

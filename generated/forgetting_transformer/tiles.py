@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  48449d82ce355c7d
-#   text hash     2af7c21c16f79c6d
+#   content hash  381cc2acfd7675e1
+#   text hash     019332f1efe0c746
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  336a186fbc25d392
-#   text hash     54e6a81b52f1160e
+#   content hash  062e1cc7bacac42f
+#   text hash     c8a2719423df2ba3
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

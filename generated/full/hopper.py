@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  99267ff002e2bb41
-#   text hash     af3d79f5481b5d97
+#   content hash  bc820ac6c31b7f52
+#   text hash     ca5fb1dd348702ca
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b3b81046e9eafd47
-#   text hash     7439ace6e1e8a531
+#   content hash  0e776b323c1cab4b
+#   text hash     40963a77982598ea
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a27e4ce4047734b9
-#   text hash     c5c33900baf60870
+#   content hash  047164ec894455ff
+#   text hash     9fcbd58408168bfd
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5049f204e4b6f4a2
-#   text hash     80fa3cab46c71c4b
+#   content hash  15246ef62ed8640a
+#   text hash     ca76f25d12b6d9b7
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8aa36891c866e68d
-#   text hash     be0936b33ff33d35
+#   content hash  332bc64d7ffd2d33
+#   text hash     be40b4efde7e9359
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  9a8af55959d57951
-#   text hash     1f2737ec5fc8bc0f
+#   content hash  c5f991bae15bc2f6
+#   text hash     2f780435b9e29005
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  758afc96607786f9
-#   text hash     c0d31b127a0332c3
+#   content hash  770ab3092c9833c0
+#   text hash     3970c7bec652ab4a
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

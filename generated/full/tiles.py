@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7b1d020be74b7aa8
-#   text hash     296df4bd13c521e7
+#   content hash  7e7f90681424af4a
+#   text hash     79d498042b82ef1d
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2ffd956c1731507d
-#   text hash     7ef56ba5b45ccb93
+#   content hash  a5cfc301a609694f
+#   text hash     6b436538de001280
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c38dae1ca85ecd7e
-#   text hash     59034ffacc9795ea
+#   content hash  2d7702e91b3729d6
+#   text hash     b5845f044730ed4f
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9175ccc35e082ff2
-#   text hash     58e8d4b4abb69e5f
+#   content hash  f390cde536e2ac82
+#   text hash     0b340c752e222ecc
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

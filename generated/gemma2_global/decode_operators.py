@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  206fdbd565426309
-#   text hash     19fd32dd4f238f04
+#   content hash  2f7a75124b7dbac4
+#   text hash     ab5c9fb20832a1bb
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f2aeb03b12972d60
-#   text hash     8d6ccada8bca9cdd
+#   content hash  18d1c6611c22ca1c
+#   text hash     0e12d5f44580f0cd
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e3c409032d7cb80f
-#   text hash     0ac9cc0d88da7d9a
+#   content hash  2c28cc5ea62fcbdd
+#   text hash     335f77971ba3ba5a
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

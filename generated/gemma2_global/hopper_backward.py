@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9111d96d0d975a14
-#   text hash     d7940aae62aa09ae
+#   content hash  21f2b63c8012b18d
+#   text hash     c54f973c515da28e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

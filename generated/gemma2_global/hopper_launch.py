@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a1255cb0478a3402
-#   text hash     c23df8bc6703db9d
+#   content hash  03bf45bea8502ed1
+#   text hash     92dfd7f2933770ff
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  460ca4140533766c
-#   text hash     8180e5e672497898
+#   content hash  ba6ba13296018564
+#   text hash     085a57b91872ca2c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ed2fc70102a560ca
-#   text hash     325869fbbf748f0a
+#   content hash  543db5443fe9143d
+#   text hash     9f9cdaa4db7a4002
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

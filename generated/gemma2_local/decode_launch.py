@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  dbcf9da192984e9c
-#   text hash     4a273303f9aab4a4
+#   content hash  9e1e1b512f0c0534
+#   text hash     57b0346b8ff81077
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

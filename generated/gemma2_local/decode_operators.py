@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e5b276a6debc1f5d
-#   text hash     093a1ad2a43badad
+#   content hash  c2d67b88d52876e6
+#   text hash     df2a398129823e2a
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

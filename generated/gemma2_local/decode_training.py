@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  40a0e02413f8d1e0
-#   text hash     db00f7909d1b094e
+#   content hash  df85ea6d806d4094
+#   text hash     af992d7219c2d062
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  bf25950b111f4c2c
-#   text hash     6bacf12d9ed0ae8d
+#   content hash  4ca8bcad62419c90
+#   text hash     c0d061fffd86a878
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

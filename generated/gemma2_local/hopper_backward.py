@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  68be79247e12ecc2
-#   text hash     ea6f45f549768df7
+#   content hash  f70813991e194b9c
+#   text hash     73f3b89bf1dca126
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  41eb00825cd61b94
-#   text hash     e53447b7cd8888af
+#   content hash  f28ecee9649c15c7
+#   text hash     5e40466e34d348c8
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

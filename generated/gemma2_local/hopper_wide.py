@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ac750fe585feffae
-#   text hash     bf5e2db0c034f6e4
+#   content hash  6ade39814314d62b
+#   text hash     6bd5049d4de08fbf
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

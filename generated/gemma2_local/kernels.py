@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e887a1a3030f40f8
-#   text hash     f55e9baeac46d939
+#   content hash  ff1fedce4650a259
+#   text hash     22a0d5c77768dc90
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

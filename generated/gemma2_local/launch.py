@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3e749e5937135403
-#   text hash     a62515270cac6499
+#   content hash  45b8e8ec5bddb0e5
+#   text hash     8ee0e9745e4f21d6
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8ee7fb71428c34d2
-#   text hash     20f7b6e573469d82
+#   content hash  68d3cc4e2235b80c
+#   text hash     9ec650931d7413f5
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

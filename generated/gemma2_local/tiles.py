@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ef0690742c6b0772
-#   text hash     9ff93b77d6fba48f
+#   content hash  586802e132e94026
+#   text hash     080e3580107f8bb6
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c7dcb4bc9920e30b
-#   text hash     28d7b4e1a2b55b49
+#   content hash  7f3d0c2c2d26598b
+#   text hash     35e0189c972002c6
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

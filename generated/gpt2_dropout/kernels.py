@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b95e17055a5d53dc
-#   text hash     94eb446a2b16433e
+#   content hash  71fc49b714619080
+#   text hash     8010236cc11c19f0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

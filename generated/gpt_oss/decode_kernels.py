@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a13e073bbe469b38
-#   text hash     fa30a0e53ddd87a1
+#   content hash  7ead3a7d8f1bf96e
+#   text hash     1c4bff1bf298d4b2
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

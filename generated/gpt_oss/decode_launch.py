@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  542af52dda5dc167
-#   text hash     b69a3d645e569ee9
+#   content hash  4c40ea20675f197b
+#   text hash     76e998d0c387e1f7
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5ee5f1c8a7971e6e
-#   text hash     0411d54bea0700f2
+#   content hash  e94cf92c6b4f36f7
+#   text hash     ff42638703160f5d
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

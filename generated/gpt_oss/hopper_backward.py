@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  36f1fa6953687b17
-#   text hash     0c411d7081be37ba
+#   content hash  556c2b0e473d173f
+#   text hash     a742b0b35cb1af07
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  cc7ff82db07eb4c0
-#   text hash     134656f5cf03ae62
+#   content hash  1f9a9896a3272d5d
+#   text hash     7df30a7a81901445
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

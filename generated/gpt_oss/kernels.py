@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  041c8ece009f98ec
-#   text hash     c93b3c799bd7834f
+#   content hash  fed662fab12aa4d0
+#   text hash     d46f71817d6fe6a1
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

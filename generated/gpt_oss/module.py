@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1e25faf377d0aef5
-#   text hash     7f5f08dd1dd2734f
+#   content hash  3c510b36ae0f74b2
+#   text hash     219834106c18724e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  35e11b7151c000e9
-#   text hash     aa01767ad0197e52
+#   content hash  d4fc8da1f40bef07
+#   text hash     bcdfea8250e20105
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

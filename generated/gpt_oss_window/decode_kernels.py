@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  59186162ea14acdb
-#   text hash     f0904472b46855d1
+#   content hash  9e964ea49edd5c7e
+#   text hash     4863dedb8411ea0c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

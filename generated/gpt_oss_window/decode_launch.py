@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a129572361e9d93b
-#   text hash     dfe6e398e1cd6d33
+#   content hash  2e0f56fef372821e
+#   text hash     a99cf55b3815e3bf
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

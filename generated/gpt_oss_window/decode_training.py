@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  de03baf5a0329416
-#   text hash     be72c42be2d8ad58
+#   content hash  42e766d92a1c36f9
+#   text hash     88c7c1cc97ad8be8
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c97af0409dc5cfe8
-#   text hash     70c3681df5f298c9
+#   content hash  1f8aa80d6b1fcb5e
+#   text hash     666c86daeca00a0c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

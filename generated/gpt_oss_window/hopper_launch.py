@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0355aef5222d91b5
-#   text hash     5f43485bf137ef42
+#   content hash  2605f80701015bf8
+#   text hash     d15c283a47107cf0
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f3bf4bf38773fbdf
-#   text hash     1426092de79bade8
+#   content hash  d5a9abfff0339572
+#   text hash     0f0effeded7d4e59
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

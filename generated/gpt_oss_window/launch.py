@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  cafe59e54ca808a0
-#   text hash     1c4b696506b3878a
+#   content hash  6212a99eda71d2d8
+#   text hash     9546cf8e67d36d84
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  5a3b76ca5ea7a71f
-#   text hash     79d363ff8d185982
+#   content hash  d9fdad9195540310
+#   text hash     f097ab7ed34a1ba4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

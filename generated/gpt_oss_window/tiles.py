@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  56cc3b3bb15d64a1
-#   text hash     a4e9c15bd76022b5
+#   content hash  23e554aede02efd3
+#   text hash     214add400a1d37a5
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

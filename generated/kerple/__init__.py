@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7bac75989d950785
-#   text hash     9bf3347a40dde50a
+#   content hash  82053657ec49ff1a
+#   text hash     a9c9031c0a9e3af8
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

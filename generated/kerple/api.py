@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  190bac17df55599a
-#   text hash     57b6c445f9c13231
+#   content hash  70f956ec85b9c40e
+#   text hash     48afd043dd3613f0
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

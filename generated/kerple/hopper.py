@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6d0aa4ee89cc4625
-#   text hash     4932ff39921dfeca
+#   content hash  95ea85d07096877d
+#   text hash     f8de35bd30efecb5
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  bd6f0349cd61ce38
-#   text hash     634d7f1a603e0dc0
+#   content hash  3967647293f3fbe4
+#   text hash     5be32818cd400337
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  08cde1e0c71b7d02
-#   text hash     93a83cf89a11f75c
+#   content hash  611567d6aec6743d
+#   text hash     a89628bfbb7b469f
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

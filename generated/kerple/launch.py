@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2c8caa8a66abe92d
-#   text hash     b4a362eb6cbf0b03
+#   content hash  7270d7f87c826720
+#   text hash     2922d8d4022c8872
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

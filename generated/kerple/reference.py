@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  863d9e586298affa
-#   text hash     3a93e0de43399d68
+#   content hash  931f95c536998ea8
+#   text hash     67c8508eedcd4e59
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -29,12 +29,16 @@ def reference(
     """Causal attention that falls with the logarithm of the distance, at a learned rate.
 
     Takes and returns what `attention` does, on any device; computes in float32, or float64 for float64 inputs.
+    Under autocast, too, which casts q, k and v to its dtype first.
     """
     return _reference(q, k, v, k_lens, k_starts, q_start, decay, width, scale, return_lse)
 
 
 def _reference(q, k, v, k_lens, k_starts, q_start, in_decay, in_width, scale, return_lse):
     """What `reference` does; names from the spec begin with `in_` from here on, as in the kernels."""
+    if torch.is_autocast_enabled(q.device.type):
+        rounded = torch.get_autocast_dtype(q.device.type)
+        q, k, v = (x if x.dtype == torch.float64 else x.to(rounded) for x in (q, k, v))
     with torch.autocast(q.device.type, enabled=False):
         out_dtype, dtype = q.dtype, torch.promote_types(q.dtype, torch.float32)
         if scale is None:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8caeec8e42cc5f5c
-#   text hash     65f4f4b3ef418347
+#   content hash  32fe6e7c40c1f8c0
+#   text hash     b1c18507dee7a7ce
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  59603cc87540c33d
-#   text hash     a812ae7eaaf85c2d
+#   content hash  bf3a8f670e624403
+#   text hash     786899c2f28debd8
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2f5d0809d3f9ad14
-#   text hash     d168b03b8b6e7a89
+#   content hash  e2b29b64ff9019dd
+#   text hash     61e4f41afc845823
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

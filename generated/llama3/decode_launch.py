@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  13d113aba6c471e0
-#   text hash     76a73f80fa90186a
+#   content hash  6d973f0a6ba8361f
+#   text hash     4ff25403fa765510
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9dbfb8b3ed69fc8f
-#   text hash     526bf09e1bf13dd2
+#   content hash  15a29d16b68a788d
+#   text hash     0269650b16d36954
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

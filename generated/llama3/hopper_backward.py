@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  666063b70ad8dac3
-#   text hash     6f4d66ead5bc008b
+#   content hash  de4445874286a397
+#   text hash     ff284693cec2122c
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9a73235c4e7f331b
-#   text hash     37a76f3c77d1f959
+#   content hash  152547d9a357a746
+#   text hash     366b4d3512400a8e
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

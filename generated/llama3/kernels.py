@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e23de79f67476ce2
-#   text hash     bf7a58b27c640c6f
+#   content hash  8298d230fae9b8fb
+#   text hash     a6acca1d98d53b1e
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

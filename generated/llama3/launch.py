@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3d76106b18442fe4
-#   text hash     25f71e739a26fe56
+#   content hash  dc93de22f68a7b12
+#   text hash     d9497318625661b2
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b805fea0d85e6fba
-#   text hash     06325d629d68899d
+#   content hash  38b4d4f57707dadb
+#   text hash     2587cd1566af6e71
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5940a6a8fb3de75a
-#   text hash     27d70a699f029578
+#   content hash  1242ebfc5b163404
+#   text hash     9e61f86cbe7f03f0
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

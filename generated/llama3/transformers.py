@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  51ed9a409a060de7
-#   text hash     913774429f2ed629
+#   content hash  13bac8ed712e1991
+#   text hash     e6856d09db1099b2
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

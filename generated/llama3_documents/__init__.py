@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ee92af64e9c5349c
-#   text hash     98cef132e5b059e4
+#   content hash  adfac6a2bc87827c
+#   text hash     99ac75eecb2a877e
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

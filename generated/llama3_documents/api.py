@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e8ec742add99a1db
-#   text hash     3ce368862a963b44
+#   content hash  69ef9753f48fdd04
+#   text hash     f20433f0bf48ec37
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

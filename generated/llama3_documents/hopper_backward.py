@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  af815bd6e2d88d24
-#   text hash     bf5102075a497d96
+#   content hash  57a2c89fcd62e894
+#   text hash     bf79779faaba8676
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

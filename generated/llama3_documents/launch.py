@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  32fc848466c856c3
-#   text hash     450482765b71940b
+#   content hash  15f1e27f649087ad
+#   text hash     2a95284f8f70be7e
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  71ff95d37831de9c
-#   text hash     5e36041411802809
+#   content hash  b3194728c4b36161
+#   text hash     3734d6af3025de09
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -32,6 +32,7 @@ def reference(
     """Llama 3 on documents packed into one row, none of which sees another.
 
     Takes and returns what `attention` does, on any device; computes in float32, or float64 for float64 inputs.
+    Under autocast, too, which casts q, k and v to its dtype first.
     """
     return _reference(
         q, k, v, k_lens, k_starts, q_start, cos, sin, positions, q_segments, k_segments, scale, return_lse
@@ -42,6 +43,12 @@ def _reference(
     q, k, v, k_lens, k_starts, q_start, cos, sin, positions, in_q_segments, in_k_segments, scale, return_lse
 ):
     """What `reference` does; names from the spec begin with `in_` from here on, as in the kernels."""
+    for name, x in (("k", k), ("v", v)):
+        if x.shape[-2] == 0 or q.shape[-2] % x.shape[-2]:
+            raise ValueError(f"{name}: expected a number of heads that divides q's {q.shape[-2]}, got {x.shape[-2]}")
+    if torch.is_autocast_enabled(q.device.type):
+        rounded = torch.get_autocast_dtype(q.device.type)
+        q, k, v = (x if x.dtype == torch.float64 else x.to(rounded) for x in (q, k, v))
     with torch.autocast(q.device.type, enabled=False):
         out_dtype, dtype = q.dtype, torch.promote_types(q.dtype, torch.float32)
         if scale is None:

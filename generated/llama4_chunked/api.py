@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  bd97700d20828ada
-#   text hash     bce9dd26286e4727
+#   content hash  e9644ea71e5509fa
+#   text hash     76e360cbffbc7f5d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  56de5c7fab929f11
-#   text hash     ca9912ca0ed5c770
+#   content hash  02a90ea9a04fc364
+#   text hash     f5d1dc5bb3880388
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

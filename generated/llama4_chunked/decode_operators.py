@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ed2c1d4cc5b3b2f6
-#   text hash     16932dc3e6de5579
+#   content hash  d44a9b15bd85770a
+#   text hash     3ccd0535bf4edf64
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8309fe0a6f199e1a
-#   text hash     18f593bb6f6012a0
+#   content hash  a9a11cd0eccab1ed
+#   text hash     bb0e170b3516f94b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6f7325cbec79f893
-#   text hash     59b3ccb72720c4c6
+#   content hash  14a88e534211ae04
+#   text hash     d743f235a8917c21
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1d79de37c3834c5c
-#   text hash     d326dcd7731ca2f1
+#   content hash  1f6e27a55af1de4a
+#   text hash     82dbd5a8a65b8fa8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

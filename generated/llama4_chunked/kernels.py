@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b585e7f311aca871
-#   text hash     86bd713a38a198b1
+#   content hash  c07f0798913fe8bf
+#   text hash     8621a69d3964d917
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

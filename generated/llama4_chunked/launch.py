@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4a6665ba0a54ccee
-#   text hash     f7b995ca7baa0652
+#   content hash  ebe95632b5336c20
+#   text hash     a4652b2c55de8a76
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

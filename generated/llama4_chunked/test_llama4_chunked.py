@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  59fa79a8ec3d5ad2
-#   text hash     6fe8ac01d77278ec
+#   content hash  46af37f227108af8
+#   text hash     8ffecf62fbeaa383
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

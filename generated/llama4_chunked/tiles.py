@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e79d3e0c5e53fc54
-#   text hash     6a4ab9977a3d1c8b
+#   content hash  44090930827d0323
+#   text hash     070cb3196c04cba6
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d4012bb8196ead18
-#   text hash     c5a32e14b280503b
+#   content hash  22237b9c92650c54
+#   text hash     5b162e453f6c2291
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

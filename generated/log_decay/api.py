@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8794c4fb133d0802
-#   text hash     fde9369414742b10
+#   content hash  23aa530c15e02d68
+#   text hash     85793e7dd6b44920
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

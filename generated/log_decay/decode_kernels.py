@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7139b57c269550ba
-#   text hash     cad00b359589492c
+#   content hash  d826233d1cd53cc7
+#   text hash     1fee6c6a361cac06
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  001ebba3620bfe89
-#   text hash     b57e6261987246b9
+#   content hash  17069190088209d8
+#   text hash     c06fb783fe549475
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e0fa02676ccd43d9
-#   text hash     4740dbc2a8f6d917
+#   content hash  e6683bc4af4e78cb
+#   text hash     dbcf6b0edf7b0225
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

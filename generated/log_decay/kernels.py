@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  61761da2278baf00
-#   text hash     badcc1ce0c1a579e
+#   content hash  3f8a3b0c67d2769e
+#   text hash     b2581111698b8dec
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  fe02411e77b91d3a
-#   text hash     eb9357852c144cc6
+#   content hash  4529be0f99cbf5f0
+#   text hash     9e4bc61eb356c027
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

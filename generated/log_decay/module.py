@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a8cb38ca4f0aec6d
-#   text hash     937113fa3b446dcd
+#   content hash  bd1aff6cb33c5927
+#   text hash     83c260f430a9c3c7
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

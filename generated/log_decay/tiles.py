@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5c84dc9f67751445
-#   text hash     5c75a3e7746fe20f
+#   content hash  da6b203a3b5b1dce
+#   text hash     da7594fe4e880e7b
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4e1ea6a6c9f42d43
-#   text hash     cbf08156c7b2b9e7
+#   content hash  962e25a0a7672975
+#   text hash     08e21976a54cb9e8
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b0213511cc13329d
-#   text hash     c62b2f705fe9d03a
+#   content hash  474065a9f298643a
+#   text hash     3678c34c233e3920
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3fedd99ef5585da3
-#   text hash     2d4bb17eaac81aee
+#   content hash  0fda3b4a64467555
+#   text hash     f40cd1f7edfd7e8e
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

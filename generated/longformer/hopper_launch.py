@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  87f1b251546b605a
-#   text hash     0826bb0b241142a1
+#   content hash  4c3a1ccba3c764f9
+#   text hash     6ecf841d2ce55fcd
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

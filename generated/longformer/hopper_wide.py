@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  70a1d6a82b59ba6b
-#   text hash     5e8c3e987b8da1d8
+#   content hash  3ddf3d350a6983f3
+#   text hash     cb3795d005dc76ab
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  cba08dfa30ec1f44
-#   text hash     4a29983ac3718b5c
+#   content hash  b7f4d8f3d1c0b6cf
+#   text hash     93801e6ddffbf69c
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5d88e00c22076237
-#   text hash     c82bec5c94cbca0b
+#   content hash  66e6bfb49356512a
+#   text hash     ce2ebf319505d874
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

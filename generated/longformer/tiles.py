@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e75915eb5b27199c
-#   text hash     95df7b19edf5b58f
+#   content hash  7a9e58ede8549ca3
+#   text hash     bf9dacb0ef3d1aff
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

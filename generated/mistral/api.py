@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e6714b68a0e74808
-#   text hash     bbed5510c8c6bf5e
+#   content hash  2cc9d58dd0780af3
+#   text hash     4113307ff58d9cce
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

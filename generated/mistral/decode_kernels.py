@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0dfc61ce4176f48c
-#   text hash     6ee14de23ff45bee
+#   content hash  d55a3a04d3ef07c0
+#   text hash     0d83628beb9ad0aa
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

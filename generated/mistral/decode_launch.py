@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  375eb195c768d101
-#   text hash     d5d12bbec675b5fe
+#   content hash  ab57072d02b922c2
+#   text hash     925ae418f3e6e0d8
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  413c9ea74c108ef2
-#   text hash     ff973f351aea4e03
+#   content hash  6dd317bacf0dd61c
+#   text hash     ec1e100cdc7eebdd
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e16e1ca5af286a34
-#   text hash     1ac4afa7e4f85ab9
+#   content hash  1e7a29837c6b8947
+#   text hash     fc7f43cf0bd3c76e
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6cab113312036660
-#   text hash     a71c8db1f40d715e
+#   content hash  58a87ad84ec54275
+#   text hash     cf50cb62a7ab406d
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  55c485f26c8856e0
-#   text hash     97803ab071b60c2c
+#   content hash  af18178cfb95967a
+#   text hash     9971b3730591ef54
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  009104ebf83eeb8e
-#   text hash     7160ccecead0ac46
+#   content hash  e1e2bab6713d60eb
+#   text hash     ea94f9b1c7251576
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d8044b6040c763e2
-#   text hash     b81f8c2be26767b2
+#   content hash  8b8d163d22dc2b0f
+#   text hash     5ffc23e7b6ded5d4
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

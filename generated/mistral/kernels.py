@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d5eabd95329564fe
-#   text hash     606afb98ceb35522
+#   content hash  a59832372c8f9a52
+#   text hash     6ac6b084dccaa2df
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f05ca540f6e3a123
-#   text hash     501a1461abc7c400
+#   content hash  3ddfed9b11537761
+#   text hash     50ffa99961744844
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d164abab7a6a2d78
-#   text hash     8f8cb84fe8d46eb7
+#   content hash  beffa1fe714d66de
+#   text hash     5cedbe9113085507
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9fdbe6e9aba80bde
-#   text hash     ad96265181bdf846
+#   content hash  4c9e65969f52d9aa
+#   text hash     621bf7c41d6b2ef1
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

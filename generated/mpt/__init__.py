@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  add4f6d641c5a974
-#   text hash     57c7df3ad9c400a6
+#   content hash  129f5c7b625007ef
+#   text hash     f4bf39cd211be9b7
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c23f677dd6a093c8
-#   text hash     2924f3b0581a6b9a
+#   content hash  4bfee4839b90e016
+#   text hash     5e61a58cb54db991
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

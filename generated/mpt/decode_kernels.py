@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5b23dae0404d639c
-#   text hash     780b04ff327ddca3
+#   content hash  ae2dc0d82a2f87a1
+#   text hash     1e44785ea109e990
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0d46fd2d0be14324
-#   text hash     aa2c46ac5118100a
+#   content hash  1fbb03d6ee948cdd
+#   text hash     1edb5268cf6487b0
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fe386dfaf5cfe9bc
-#   text hash     349c10c48f965f61
+#   content hash  45afdecca3705e0a
+#   text hash     46633c400b7dbe25
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  892a3cfb5b0a0d9c
-#   text hash     26f325e7e618714d
+#   content hash  17a9fb9626f55723
+#   text hash     a16de8032518fadd
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

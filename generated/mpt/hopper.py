@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  eb91f1bf6f0ecaac
-#   text hash     75f430f76243eb04
+#   content hash  5669f0a785ad760a
+#   text hash     6fcd18f1c6b569b4
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

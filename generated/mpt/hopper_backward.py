@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  13d57326ec66c2f5
-#   text hash     e02ae9619e285979
+#   content hash  c56c2f6414ab2109
+#   text hash     31bbd5910f339c4e
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

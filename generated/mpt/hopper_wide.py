@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ef6911cb0cdad10a
-#   text hash     9b93048d0914961f
+#   content hash  b81c5619ddf071ce
+#   text hash     7b5d5adb5840f3a9
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  bf203e79e970b4dc
-#   text hash     fb845e33d683392a
+#   content hash  ca1515ec40e56160
+#   text hash     eecaa5cf05cf79b1
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

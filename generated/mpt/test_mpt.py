@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a04008d40e6d422d
-#   text hash     f3dee0a3c85fad5b
+#   content hash  27d9cd36036c79f0
+#   text hash     307b53b9543cccb5
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

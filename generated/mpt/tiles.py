@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  179036b3846ae468
-#   text hash     966a4738e499c08d
+#   content hash  d526b5fbbc7d3a16
+#   text hash     09c204f0a447cc44
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f2b3cee9f8e8c0e1
-#   text hash     57b4e3a13c57855c
+#   content hash  d03ac417cb41c035
+#   text hash     925cf3834be19c81
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1f3e30832375b39a
-#   text hash     e5339d668eaecbc0
+#   content hash  07603ac6025951d2
+#   text hash     a4c94c9581848de4
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

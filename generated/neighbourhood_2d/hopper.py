@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  d5e5a8ceb8a6d8bc
-#   text hash     dbdd8733bddb153e
+#   content hash  2a77bf8a7b341071
+#   text hash     53f9b125d6fd4c5e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

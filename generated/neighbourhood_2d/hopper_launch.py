@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3fbfeab2c7b6cd2f
-#   text hash     0529a8bde2166d78
+#   content hash  fc7daeb6b8302050
+#   text hash     197804a68736ed48
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3eb51c489e4dc380
-#   text hash     28285f4cc7eaf950
+#   content hash  5d7a844f492585eb
+#   text hash     435f5acc31b708f0
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

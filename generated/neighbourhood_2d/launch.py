@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  16f26c52791c34e1
-#   text hash     109ba5b80d81280a
+#   content hash  648c32deacb8e694
+#   text hash     4a09b428a8890110
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  7520de5bf82672ac
-#   text hash     a06e64ed36e3860d
+#   content hash  f119d087ce2b24a4
+#   text hash     6ad6f462148d9497
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

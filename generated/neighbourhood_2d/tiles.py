@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  fff2acae4c8b2874
-#   text hash     4ea962c655328da8
+#   content hash  74706edd8a70b815
+#   text hash     47b06d73ca5ca37c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c92ad8bbbaa75b32
-#   text hash     598e730d8ffdafa2
+#   content hash  c7c641b01fbbdcd9
+#   text hash     c7cbff52c2d376e6
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

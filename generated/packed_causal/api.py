@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ab02b115abb8cbbc
-#   text hash     74cd03e14e9a8e56
+#   content hash  b3154f2731dc32ce
+#   text hash     ad30b83685e75df6
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  57ffa16eea5a459f
-#   text hash     95e6edfca2006bf5
+#   content hash  229694cf5ed3461a
+#   text hash     48045576b6f4016d
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

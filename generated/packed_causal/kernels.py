@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6aa0e7e10769e831
-#   text hash     794a1ae86fa91c4b
+#   content hash  8427762c834b8d5c
+#   text hash     1d089144167c2754
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  31e93339fc386bc1
-#   text hash     f0b0c97d1ac6c999
+#   content hash  7fe7c4054077edd6
+#   text hash     dc8a68ccfa1e4273
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a82b888d00335f31
-#   text hash     d442dc90f98b5ed0
+#   content hash  4406390bbd7f8616
+#   text hash     e221a62fe31e4b5f
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

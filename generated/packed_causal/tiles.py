@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a15d1a38558ee369
-#   text hash     8abc6482580afefa
+#   content hash  89740253250c55df
+#   text hash     a739f2784d35bdc5
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

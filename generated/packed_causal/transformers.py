@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a99053791584ba50
-#   text hash     9ecf82b8aae8b7d4
+#   content hash  5bc47c624995ec2a
+#   text hash     d2a45a2546aa4443
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  503ac06609ddaedc
-#   text hash     ae3ca9cbcc86a688
+#   content hash  59e474f920d0f058
+#   text hash     5e5fad960f4b86bb
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

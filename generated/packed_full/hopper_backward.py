@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6b19cbee5b3bfc57
-#   text hash     9582d6a3bfabe359
+#   content hash  b9d844d53e3f26ae
+#   text hash     3b7e55f95cd2374b
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  25d7311707bb105f
-#   text hash     aec8cfbf31ef636c
+#   content hash  908e78f7554d9043
+#   text hash     63ef9efd2503a257
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

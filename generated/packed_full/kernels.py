@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  22c1c017c9842757
-#   text hash     c70e4a87a2bdffb9
+#   content hash  d5975c7197b0c113
+#   text hash     cf15a998f12d0b82
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  cf698c9b4175bda3
-#   text hash     1a36195a5dee8222
+#   content hash  72238e449edf5245
+#   text hash     c3bc6dcc5ddba7d0
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3ab77472350800bb
-#   text hash     a1792556d36ed590
+#   content hash  f3689ba55285fc96
+#   text hash     088c94bb76a20ec8
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  cca327d61d86eb41
-#   text hash     ee5b5aa58c9ff6da
+#   content hash  76c9b50ffd21c73f
+#   text hash     d1fc3b9b4b194816
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8cec050647c2d98b
-#   text hash     7ca9b1f8d2906704
+#   content hash  d95583defe12a0d2
+#   text hash     2570501b4cd5b31b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6a6f191df872afd7
-#   text hash     81518dd4769ddfb9
+#   content hash  293ce729e4d8c6a2
+#   text hash     19a65358dc45f25a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8d7da6cb9ca0dc43
-#   text hash     0ab41285ba4f7246
+#   content hash  c69b94201f50ed98
+#   text hash     01659f521bfd88a7
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

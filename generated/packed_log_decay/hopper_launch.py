@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a2d12cdf5cfc4931
-#   text hash     40004c796a896514
+#   content hash  4ab82e16952871ae
+#   text hash     7032a39c874b6bf6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  20234c15f1cadb38
-#   text hash     6a520f1cd8d6d65d
+#   content hash  849fa79bcd38b737
+#   text hash     d45af59daba67171
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  0eae20c09fd34921
-#   text hash     a222f08b55d63faf
+#   content hash  d246a697bc76f78e
+#   text hash     31e794a5120aab92
 #   render with   attnforge render SPEC
 """The machinery of launching: operators, remembered launches, tensors that tiles can be read from.
 
@@ -126,6 +126,13 @@ def needs_dispatcher(args):
         elif isinstance(x, torch.Tensor):
             return True
     return False
+
+
+def is_watched():
+    """Whether a mode of PyTorch's is to see this call; it stands aside while an operator that it has seen runs."""
+    if not is_in_torch_dispatch_mode() or not torch._C._len_torch_dispatch_stack():
+        return False
+    return not torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.Python)
 
 
 def _refuse(ctx, *gradients):
@@ -722,7 +729,8 @@ def padded_width(x):
 def alike(given):
     """A function that tells of others whether they are what these are: tensors of one shape, type and device, or None.
 
-    It takes a third of the time that looking at each takes. Those beside multiples of 16 bytes are like none.
+    It takes a third of the time that looking at each takes. Those beside multiples of 16 bytes are like none, nor are any while
+    PyTorch's dispatcher has a mode to ask that it had not before.
     """
     there = operator.itemgetter(*(i for i, x in enumerate(given) if x is not None))
     absent = [i for i, x in enumerate(given) if x is None]

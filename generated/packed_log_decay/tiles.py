@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  18d5789d47367e21
-#   text hash     cc49f58f4e39be1b
+#   content hash  09e692ae29355b3c
+#   text hash     3951a4835964fb53
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

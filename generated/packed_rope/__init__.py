@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  39df6ba602916e77
-#   text hash     67276fc090f9e118
+#   content hash  39db9621e782a72d
+#   text hash     33ab400b383aca2e
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

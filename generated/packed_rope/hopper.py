@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a4911b272f51a7eb
-#   text hash     0c5c1457d0af13aa
+#   content hash  25156c72952d5949
+#   text hash     a93ff26b7c8663d5
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0c04636bc2641ac4
-#   text hash     8e6ef967ed8a9b3f
+#   content hash  24c7a50241ba9dd8
+#   text hash     4ba2e3c527b08383
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

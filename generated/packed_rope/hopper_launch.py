@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  369f355204b4a0f0
-#   text hash     9e70c823b224e764
+#   content hash  18c8409636489a6c
+#   text hash     9634e1665a005160
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

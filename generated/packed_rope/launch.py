@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  fdd8ca524d735e46
-#   text hash     2ed3863805fc0d30
+#   content hash  6460eedabd2b56d0
+#   text hash     c38a9417ae4b40f8
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e8cbecd74452fd4c
-#   text hash     9e0368616fe72235
+#   content hash  b181d7660b87dbf1
+#   text hash     d10be4530599a3f5
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2c4a39ecb0b29941
-#   text hash     36904fe1821b15a0
+#   content hash  f74e30793715143a
+#   text hash     10310e4845d61605
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  23516470ef4f31c0
-#   text hash     0d957d32c2f14248
+#   content hash  8da0e76bd840e919
+#   text hash     fe68b1bec3cad86c
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  eee1f5e5504386aa
-#   text hash     c240060c87a072de
+#   content hash  2d3d5f6f377ad8ac
+#   text hash     1b49b6343458fd2f
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

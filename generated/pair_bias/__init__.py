@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  15d5020cb9facd1a
-#   text hash     e38de2568dd1bf73
+#   content hash  9ed1d93bb122c753
+#   text hash     27f0dc4c30daf387
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c31b12f524b86db5
-#   text hash     2417ba71f589ead0
+#   content hash  f59f4bb8126d27f7
+#   text hash     ed410f0009f256f8
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -50,9 +50,9 @@ def _attention(q, k, v, k_lens, k_starts, q_start, in_bias, scale, return_lse):
     Tq = q.shape[1]
     Tk = k.shape[1]
     Hq = q.shape[-2]
-    if isinstance(in_bias, torch.Tensor) and in_bias.dim() < 4:
+    arguments.check_tensor("bias", in_bias, q, arguments.FLOATS, (B, Hq, Tq, Tk), short=True)
+    if in_bias.dim() < 4:
         in_bias = in_bias[(None,) * (4 - in_bias.dim())]
-    arguments.check_tensor("bias", in_bias, q, arguments.FLOATS, (B, Hq, Tq, Tk))
     if scale is None:
         scale = 1 / math.sqrt(q.shape[-1])
     else:

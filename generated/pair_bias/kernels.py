@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a5949fcff6f3e3e5
-#   text hash     76dc0d51230097d3
+#   content hash  96fcf29aa3a10f40
+#   text hash     a706448c393c0646
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

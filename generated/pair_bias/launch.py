@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7c3bddab82339a3c
-#   text hash     9e208e3da36c9174
+#   content hash  3a5724196e310248
+#   text hash     0d650b77defd740e
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d737fc8cd20f47b4
-#   text hash     ef8483f72e3e7607
+#   content hash  ec278276c2b20ba2
+#   text hash     bd03091902ace84f
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  adc0a75a86709294
-#   text hash     2cef7669d23b949a
+#   content hash  67b84d6df12ec66c
+#   text hash     d6af6f8338120d24
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

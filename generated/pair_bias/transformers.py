@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a7c258a44d050b20
-#   text hash     2d2fc15174469d30
+#   content hash  6b00dc31bc400fca
+#   text hash     9cc1d62a718c8cda
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

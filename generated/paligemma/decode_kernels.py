@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4c0ab9d055c83f32
-#   text hash     73978ced2a6f6f01
+#   content hash  1cc8447faad57afd
+#   text hash     de4c8de9e9d7c355
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2424d55f0d421f7e
-#   text hash     f7d2baeb910165cb
+#   content hash  7f26569e5c68c16a
+#   text hash     f7c2cbaa3be6b1ab
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d0e16a7becb5cac4
-#   text hash     e2a8cdf3ee9b8c4e
+#   content hash  7310ea988c054cc0
+#   text hash     14e8b990fc9db7a7
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d2c49967368a2da4
-#   text hash     51e766e4b1e2e8d0
+#   content hash  add661db27759643
+#   text hash     14a0bf4f25347c8b
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

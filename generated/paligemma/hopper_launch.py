@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  252ff586e5eac2fe
-#   text hash     a5c62063d69780ab
+#   content hash  c3690df2e7812056
+#   text hash     e994875689b028ab
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

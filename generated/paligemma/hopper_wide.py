@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b972c771885f7e20
-#   text hash     c5d413a435a1bdbd
+#   content hash  17154d938f325721
+#   text hash     f5226466e40c68e7
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  57cc7c59f85d5c15
-#   text hash     9e6bc79407df2478
+#   content hash  af91f88d631765f3
+#   text hash     21c07706dcc896e4
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f94760dd5de5e521
-#   text hash     e93e4c346cb06037
+#   content hash  e32f531c46d02811
+#   text hash     0204f8f3c1886a1a
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

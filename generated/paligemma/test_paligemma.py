@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  69b2975e706aa845
-#   text hash     277b246c744b538a
+#   content hash  e9c66ddf0488244a
+#   text hash     2eee66a923c10db4
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

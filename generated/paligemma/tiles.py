@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bdbdccb39e60948d
-#   text hash     c11d55ed772762f8
+#   content hash  00f2f8d68e035d99
+#   text hash     388e9532c4551b3a
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  06b353bd895a0bb2
-#   text hash     52225e14ad7aeb40
+#   content hash  5382f09d19c4d9ac
+#   text hash     857ccd6fc1d9c08e
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

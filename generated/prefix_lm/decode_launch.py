@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  63f3f943d3b62992
-#   text hash     8c691b3ad203a9c5
+#   content hash  7c4433d14e8f30fb
+#   text hash     919a7d8bd28a3b36
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4559e6e111e571be
-#   text hash     3c2c9e3740db42c9
+#   content hash  0b448fe577174d1f
+#   text hash     4addbdf125130df3
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8d39936cdcb9b019
-#   text hash     adb2cd120f3ddf9a
+#   content hash  a0f43025f8bbdbfa
+#   text hash     6f518800cdb34377
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  79256150134f21e2
-#   text hash     e369080ee293efe4
+#   content hash  86625a82d1ea37e8
+#   text hash     2da2e5830ab3d4d3
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c717ba3509053fa3
-#   text hash     f1f3f6350c9f07f7
+#   content hash  b38e52e13fdf1645
+#   text hash     56a42d4324152353
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  86b02680edbaa53a
-#   text hash     d59678787d8e7ded
+#   content hash  f471256b857cd9f1
+#   text hash     58c637250727cc86
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

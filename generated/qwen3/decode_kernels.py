@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5495978e4c7a3a39
-#   text hash     ad02f41b8451b90d
+#   content hash  091617ff2c2f128f
+#   text hash     761d5762cbaead76
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  157227559fcfce70
-#   text hash     98817e71367824b5
+#   content hash  42051dccac8d7512
+#   text hash     fe26dd3160d790a5
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  01d763a0cd685496
-#   text hash     5fc2004083a6aa7a
+#   content hash  daedf1f4fcd63ff3
+#   text hash     841a16319c34faa7
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2af4fcb97c4f0d38
-#   text hash     b7d1a01e969d7443
+#   content hash  d39a0757bad14920
+#   text hash     cac6d06fdf458fa1
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c8cd8a10f14651b1
-#   text hash     4d957f9e85adce97
+#   content hash  a2dc8a813ba80877
+#   text hash     ce09c00a4d16480c
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  da5fbec5343404ed
-#   text hash     f222624b5ae1ba05
+#   content hash  3b141d0cd7ff24f8
+#   text hash     e9c3a9bb9a29be8d
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  213ca0fc015aa7b1
-#   text hash     fabd4c871b60ab7a
+#   content hash  671291b3f9ab323d
+#   text hash     ade24694f890eb14
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9a76cfbdfe8d4960
-#   text hash     51df45ad72475b08
+#   content hash  632cd286b96757f1
+#   text hash     11fa076e0099d515
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8064e6013210cc16
-#   text hash     473ecc6a60554549
+#   content hash  402b7cf6b4e44ffe
+#   text hash     4bce29da10c33126
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f836d331e19e004c
-#   text hash     5026a18c70274c00
+#   content hash  6c76cd72d8f79574
+#   text hash     4af9b8f24130a45b
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -30,7 +30,14 @@ def reference(
     """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 
     Takes and returns what `attention` does, on any device; computes in float32, or float64 for float64 inputs.
+    Under autocast, too, which casts q, k and v to its dtype first.
     """
+    for name, x in (("k", k), ("v", v)):
+        if x.shape[-2] == 0 or q.shape[-2] % x.shape[-2]:
+            raise ValueError(f"{name}: expected a number of heads that divides q's {q.shape[-2]}, got {x.shape[-2]}")
+    if torch.is_autocast_enabled(q.device.type):
+        rounded = torch.get_autocast_dtype(q.device.type)
+        q, k, v = (x if x.dtype == torch.float64 else x.to(rounded) for x in (q, k, v))
     with torch.autocast(q.device.type, enabled=False):
         out_dtype, dtype = q.dtype, torch.promote_types(q.dtype, torch.float32)
         if scale is None:

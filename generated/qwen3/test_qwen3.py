@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  81dae04c45f2f74d
-#   text hash     7fb785dcf9b481ab
+#   content hash  306b08a3ba38eef8
+#   text hash     06a95a74a2219e28
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

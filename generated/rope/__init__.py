@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  232c69e0869d33bb
-#   text hash     cf1a6e5cb55548a4
+#   content hash  d7d1517fa00736bf
+#   text hash     900d2e53e4e6c9c2
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

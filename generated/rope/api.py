@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2ca849aa7fc48240
-#   text hash     42aecdb1cae05315
+#   content hash  bd1f951c2aa0c51a
+#   text hash     24a29b0060b0c527
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

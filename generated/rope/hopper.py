@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  904f43057cadc82d
-#   text hash     8e7b02158538c895
+#   content hash  2336660c7f30aace
+#   text hash     701ba1a9250e2320
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7229c64e4443d011
-#   text hash     87ef2f60b428f901
+#   content hash  7e7a294afc5a0254
+#   text hash     87ce7da498caf50b
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  305a811b4d6c7e10
-#   text hash     ea955d3a37e35618
+#   content hash  9656650aed88f4eb
+#   text hash     df8f2619579f588e
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  db1eb679c0fdc392
-#   text hash     e8ea320a144aa7f4
+#   content hash  62f39fe26567ae71
+#   text hash     796f8e95d64e9d54
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

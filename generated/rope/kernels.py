@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b5311fc956fae66b
-#   text hash     81ea0347ea3dd966
+#   content hash  c222048506ce477c
+#   text hash     a53425c9e3f4fea5
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c0c40452479e8976
-#   text hash     2d270f3896636f0f
+#   content hash  c68e13c697bbefb1
+#   text hash     d38b6ff956a8a47e
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

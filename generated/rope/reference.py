@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e3665686bb2ee39c
-#   text hash     59eed0f3ad22af31
+#   content hash  c618a85784976cb8
+#   text hash     e74a0ead7b3014dd
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -30,7 +30,11 @@ def reference(
     """Causal attention with rotary embedding, and as many key heads as query heads.
 
     Takes and returns what `attention` does, on any device; computes in float32, or float64 for float64 inputs.
+    Under autocast, too, which casts q, k and v to its dtype first.
     """
+    if torch.is_autocast_enabled(q.device.type):
+        rounded = torch.get_autocast_dtype(q.device.type)
+        q, k, v = (x if x.dtype == torch.float64 else x.to(rounded) for x in (q, k, v))
     with torch.autocast(q.device.type, enabled=False):
         out_dtype, dtype = q.dtype, torch.promote_types(q.dtype, torch.float32)
         if scale is None:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  eea6615c4ab1dabf
-#   text hash     b5e070d1e6e4b3f9
+#   content hash  e07e054b2e75ce1b
+#   text hash     bb6ce06c30b2bdcc
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3164539d0c7557f9
-#   text hash     d102c6bfccc22a7e
+#   content hash  702ca59bc76bb456
+#   text hash     948e29c3d6ffcafd
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

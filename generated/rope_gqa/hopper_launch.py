@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  934b4b12e1e596f5
-#   text hash     f95031ad0dd3cb75
+#   content hash  c9c45cae54ca3f68
+#   text hash     77f619176a4e3048
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

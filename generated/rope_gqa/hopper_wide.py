@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d37904984552cab2
-#   text hash     aa48a8c80e2e4b52
+#   content hash  10e163ff3c3a554c
+#   text hash     09715598ea6d62eb
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

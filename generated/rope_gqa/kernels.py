@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  8d770575f059d1b1
-#   text hash     d1a4daace05f0a95
+#   content hash  c4c2f2e34cb947d1
+#   text hash     db720ccb1624d0a2
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

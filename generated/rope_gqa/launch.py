@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  63d01e62e3518d34
-#   text hash     761930ca4c8acd58
+#   content hash  8b947895bf05a70d
+#   text hash     8e395e02caf9cefd
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ca1fd5cb9e80b7b8
-#   text hash     51fac9e490fe3e64
+#   content hash  a66d27b24990a53b
+#   text hash     66fd7c1440de3d5b
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  66b9d77d842795ff
-#   text hash     02be923cd296818b
+#   content hash  005db484b8bf7379
+#   text hash     9670a9f5e9338bdc
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  973c0284c14de511
-#   text hash     cedf3a9bb02fff67
+#   content hash  5b3295c2e87248d9
+#   text hash     012b4f0a773679ce
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7b5bcb03b7ea128b
-#   text hash     512aa6c97e975cc3
+#   content hash  f66815a2a6d7fe7f
+#   text hash     0b46432ec51ddd77
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

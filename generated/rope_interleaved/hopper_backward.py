@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f8a0298bb39d614d
-#   text hash     1e1eec95990b8399
+#   content hash  59ce193151b43a72
+#   text hash     73a993c148f2afcb
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

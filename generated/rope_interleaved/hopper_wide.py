@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3339bc14f05b6bf9
-#   text hash     b81e2aa79fa712b7
+#   content hash  881633e59a78a5dc
+#   text hash     1aab797a0e8cc0e0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0688ef3d6e3470be
-#   text hash     e656bab3a8068310
+#   content hash  65bd5ce9f19a882c
+#   text hash     2b38f6823b603e48
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e78f1732b610f3ad
-#   text hash     84388e2377c2de16
+#   content hash  842d2139cd0cca4e
+#   text hash     62129bdd5396fecd
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6175d8954527c42e
-#   text hash     9254a1e5d36c20ed
+#   content hash  7b2beb36bdfd81c5
+#   text hash     05b555519b445688
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  e49d6b374c8de261
-#   text hash     12ff93bc8dfef7c2
+#   content hash  e3274882360193e5
+#   text hash     84978049f9d077c8
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  307c1e3768d20bf2
-#   text hash     51b0e4bc17e604af
+#   content hash  d1ea06458d1994d3
+#   text hash     825a734e4a714fb2
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5a3fe2f614b58e79
-#   text hash     bc54b3703424dbf0
+#   content hash  fea66842490e95ac
+#   text hash     0ecec89bc64899db
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

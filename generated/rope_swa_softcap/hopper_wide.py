@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0d9a080ec81efe39
-#   text hash     e5cede11ab1f2312
+#   content hash  f2b0e20cf1c86f74
+#   text hash     38bd918955fda3d1
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  560e53c7835f2616
-#   text hash     d5da9e84c127393c
+#   content hash  8489972269185fce
+#   text hash     5dd0850f4c5d1be1
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

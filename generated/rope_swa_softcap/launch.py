@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a44a78d43fa6c8d5
-#   text hash     ab575c62eea96631
+#   content hash  0a5233e9a1f4355b
+#   text hash     e6b5a3b92c703594
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2caa444949446d93
-#   text hash     ee93e62015326b05
+#   content hash  6cf2bfe19f282f7f
+#   text hash     49893fea7595f773
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1cc21b2f1ad7a13e
-#   text hash     848046b5c4f1eca2
+#   content hash  eada7ba6a042b420
+#   text hash     8bbdaad3a287f7dd
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/decode/arguments.py.jinja
-#   content hash  c88e8cefdfb6b77f
-#   text hash     ee4e604b1009e114
+#   content hash  407c01e1201cba94
+#   text hash     991d7cdb62e2eab1
 #   render with   attnforge render SPEC
 """What calls of decoding give, checked beside what arguments.py checks, and what shapes it has for kernels.
 
@@ -37,7 +37,7 @@ class Call:
         # Triton's interpreter multiplies none of bfloat16
         self.widens = launch.runtime.INTERPRETED and q.dtype == torch.bfloat16
         self.attend = _in_float32(launch.attend) if self.widens else launch.attend
-        self.find_alike = launch.runtime.alike
+        self.find_alike, self.is_watched = launch.runtime.alike, launch.runtime.is_watched
         self.longest, self.max_seqlen_k, self.split_size = longest, max_seqlen_k, split_size
         self.seen, self.size, self.v_in_k = seen, size, v_in_k
         self.scale = 1 / math.sqrt(q.shape[-1])
@@ -112,7 +112,8 @@ def needs_dispatcher(given):
 def remembered(calls, check, given, numbers):
     """What `check` makes of a call, and whether the last call was like this one, which none can take a gradient of.
 
-    From the second call with such shapes and numbers on nothing is checked. None of a call that needs the dispatcher.
+    From the second call with such shapes and numbers on nothing is checked. None of a call that needs the dispatcher, or that
+    a mode of PyTorch's is to see.
     """
     try:
         last = calls.get(None)
@@ -136,6 +137,8 @@ def remembered(calls, check, given, numbers):
             # lengths that never come again
             calls.clear()
         calls[key] = call
+    if call.is_watched():
+        return None, False
     if not any(x is not None and x.requires_grad for x in given):
         call.alike = call.alike or call.find_alike(given)
         calls[None] = call

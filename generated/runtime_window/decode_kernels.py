@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  71c342cb1fbc6b10
-#   text hash     8c873bbb096f3aaf
+#   content hash  00f0a55b2f535810
+#   text hash     43383121e0ed3f78
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

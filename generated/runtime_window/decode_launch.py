@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  03563c4029c53f7c
-#   text hash     788950314b36dd5d
+#   content hash  a7a1e66b868e70e9
+#   text hash     16ede7c28adbcaa8
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

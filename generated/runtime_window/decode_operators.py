@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d49eb16af24af4e2
-#   text hash     887d873bf65844ed
+#   content hash  31e70024fa66bd3f
+#   text hash     8c8be303f9da4ab6
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

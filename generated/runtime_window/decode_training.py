@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  867e028e525adb8f
-#   text hash     8d5dc81773ceb83d
+#   content hash  f0736e6d8a170466
+#   text hash     b02c4bc2ed0cb0ba
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  fc843d28c7b79906
-#   text hash     62adcca5d52dfe5b
+#   content hash  86a582ee3ffbd33b
+#   text hash     f19b35ebc6bad32f
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  23bc65f480f5c360
-#   text hash     3b39a097447cf022
+#   content hash  cfef7ddcb0582e99
+#   text hash     00dce0d88c286828
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

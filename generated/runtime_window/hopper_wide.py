@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2a74df5b0a4002e3
-#   text hash     0097ca231e56e706
+#   content hash  e96168ae3aa9dff7
+#   text hash     182a6bb725b84f44
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  57508c3a907c1b85
-#   text hash     5a10c7d458c5e8ed
+#   content hash  d5b8e621ce696b9b
+#   text hash     55f7a635faf91fce
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

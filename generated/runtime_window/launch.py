@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  67597bac8f68c1e4
-#   text hash     d554dce4f15946f7
+#   content hash  f514651f1b8b178a
+#   text hash     e52075b0d223de63
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d2ce0227b03d024e
-#   text hash     f9f81cccb1ffd585
+#   content hash  876b0be993474fea
+#   text hash     f3e356b42c8eaad3
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  5a4f700e7f6f07a7
-#   text hash     01a2068bafed1115
+#   content hash  1900d7b9cb725842
+#   text hash     e6e8c7d762fb1384
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

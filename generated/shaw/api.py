@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  32c5d40b15b0e531
-#   text hash     e76b7e297fe84308
+#   content hash  078565361cc61e6e
+#   text hash     84a90981edede0e8
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  49d732bb2900405f
-#   text hash     efc1b473b1ce1d42
+#   content hash  1cddcbed06046058
+#   text hash     cf65ad96a234e12d
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

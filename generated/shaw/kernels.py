@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  24a19782182df9b5
-#   text hash     16a2772d99b2c359
+#   content hash  0cce93fbd96d6de1
+#   text hash     ba0c49ad1af94a21
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  05e92553a923ab34
-#   text hash     9135620afa2c5c6d
+#   content hash  97607df5e1e29768
+#   text hash     fb98a5ee4d00cbc3
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  066f0ad8f7eb969d
-#   text hash     1a49c0b291cbf098
+#   content hash  65c4ae7d0175fe5a
+#   text hash     efe8e1c4b16f4cfc
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

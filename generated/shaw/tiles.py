@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c32564ce2641a05c
-#   text hash     88acad94843b60b5
+#   content hash  ed5546e3916fa85e
+#   text hash     9baf499bb4b1928f
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

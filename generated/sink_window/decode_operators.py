@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8ff9c9eace7ffb94
-#   text hash     8c935fdfe4112781
+#   content hash  bca7958a34f671b9
+#   text hash     b3e30cff276580a7
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  52eb3f1d3edb47cc
-#   text hash     8e3b381a6584a90e
+#   content hash  8d594385c89ef555
+#   text hash     352a4ae3702a97b0
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

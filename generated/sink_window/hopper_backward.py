@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  05da45227afb3f4a
-#   text hash     9cb598743f6f79db
+#   content hash  bea9f8fb1706865f
+#   text hash     c3e2b85af9cbdf11
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  134070c52d18bb20
-#   text hash     e617c53030169afd
+#   content hash  b79fd15651f8aa61
+#   text hash     9a2fd1817dd65825
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

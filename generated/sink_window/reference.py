@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fad11a7ababf6e7f
-#   text hash     153f907bdb7b6a48
+#   content hash  e7f57f19b25963c9
+#   text hash     8fd581e39eaa003a
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -31,6 +31,7 @@ def reference(
     """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 
     Takes and returns what `attention` does, on any device; computes in float32, or float64 for float64 inputs.
+    Under autocast, too, which casts q, k and v to its dtype first.
     """
     return _reference(
         q, k, v, k_lens, k_starts, q_start, window, sinks, scale, return_lse, return_max_logit, return_key_sums
@@ -41,6 +42,12 @@ def _reference(
     q, k, v, k_lens, k_starts, q_start, in_window, sinks, scale, return_lse, return_max_logit, return_key_sums
 ):
     """What `reference` does; names from the spec begin with `in_` from here on, as in the kernels."""
+    for name, x in (("k", k), ("v", v)):
+        if x.shape[-2] == 0 or q.shape[-2] % x.shape[-2]:
+            raise ValueError(f"{name}: expected a number of heads that divides q's {q.shape[-2]}, got {x.shape[-2]}")
+    if torch.is_autocast_enabled(q.device.type):
+        rounded = torch.get_autocast_dtype(q.device.type)
+        q, k, v = (x if x.dtype == torch.float64 else x.to(rounded) for x in (q, k, v))
     with torch.autocast(q.device.type, enabled=False):
         out_dtype, dtype = q.dtype, torch.promote_types(q.dtype, torch.float32)
         if scale is None:

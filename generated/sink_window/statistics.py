@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9f6099f7e6e31af9
-#   text hash     dbe02b7b8b255180
+#   content hash  12f1a97aa390ae63
+#   text hash     3cfad33cf3080609
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

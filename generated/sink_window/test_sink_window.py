@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  36946299c184d9e5
-#   text hash     66008904d32ebab9
+#   content hash  eb77ecd1621d5f35
+#   text hash     31426641df26d94a
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  88c5bfa2279105b9
-#   text hash     1652103f9a8ce88f
+#   content hash  773419508047ded7
+#   text hash     f43ddf68a781d3cd
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  052890fdcd4b582e
-#   text hash     f1cb8b37741ebe4c
+#   content hash  61a7239e23c4ab9d
+#   text hash     0972fad9b6208197
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

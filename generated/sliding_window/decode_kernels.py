@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  94c14d1df5a8e3d7
-#   text hash     4c01f6539d287cd7
+#   content hash  c25d026994bd6d56
+#   text hash     61c675b23c48b4c5
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

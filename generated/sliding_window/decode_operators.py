@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  00476201734768db
-#   text hash     a0bf649d5b42f6f1
+#   content hash  c0a364aba164f67b
+#   text hash     b68c122fa8b9f559
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b89d18e1535b8742
-#   text hash     4b96746d9d977dd9
+#   content hash  cac28378f117e97d
+#   text hash     ce45cec171b22bfe
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

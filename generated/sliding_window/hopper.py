@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  538866e6451fa300
-#   text hash     f3b3fad406b444c4
+#   content hash  551339592c6ae4e6
+#   text hash     34dcb5ae1a38cb92
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  460140091efebcda
-#   text hash     c7ca80ffdeda2f2d
+#   content hash  5b262ae4e538f615
+#   text hash     254960c87d0ecfa3
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b4357ce66a8ebff8
-#   text hash     df09042b83367d96
+#   content hash  382597135e5acf33
+#   text hash     435ec4eeb26f9429
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4623db14214367a5
-#   text hash     a882cfbf04a86914
+#   content hash  e8c325c4cda69693
+#   text hash     ef803ddc8d5dff07
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  77ae781dd9eb0638
-#   text hash     c173e1489bd3851b
+#   content hash  4e6622bf65586f33
+#   text hash     e7c581b1cc53bda5
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d85a7f33c79beb85
-#   text hash     8b0dfcaea6a5951a
+#   content hash  48fa0cd2e935d172
+#   text hash     d1f7b36af5b27b32
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

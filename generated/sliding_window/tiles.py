@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  895122bf0646e299
-#   text hash     3c2c4e51d83dd2f5
+#   content hash  28e8141a527fb067
+#   text hash     7a538e97bf462295
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

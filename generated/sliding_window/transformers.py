@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7547c7c1714464da
-#   text hash     6e4802eca811352c
+#   content hash  4c39ecfa5aff2e59
+#   text hash     a892631aa87c8705
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1ea1938c092bba22
-#   text hash     632ac0ec3acb777d
+#   content hash  8b9fecc68aeb5d56
+#   text hash     59e7d6859d770057
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

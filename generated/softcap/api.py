@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  991e9c1115819c8b
-#   text hash     d08f853dab5849df
+#   content hash  bf53e198b8a2064f
+#   text hash     3a225ded6ef4906e
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  dff0628c9650b2d6
-#   text hash     4fb681f2f0ac9443
+#   content hash  f6b3e467bbac3a8b
+#   text hash     b150bae9983f0beb
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  70445d332beff7ab
-#   text hash     4ee8bfc7fabc69f8
+#   content hash  5ef7ddb95d0be22e
+#   text hash     c701ab807d89309c
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

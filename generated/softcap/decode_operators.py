@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  56cc30951b35cdbb
-#   text hash     81e21297084df78e
+#   content hash  6942add1ce4d5507
+#   text hash     01c2967debea2818
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  41d01cbce9f6d06c
-#   text hash     84bcbd3dca06c414
+#   content hash  8060ba26dcc75202
+#   text hash     bf14c9593389d42c
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7ff5b2eda50e15c2
-#   text hash     974b1ac21b022956
+#   content hash  4873b1c984842bfb
+#   text hash     b2a358f38e733238
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

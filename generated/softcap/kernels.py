@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  abb6f3362a4ec475
-#   text hash     c6eca7cb04add1c0
+#   content hash  5e0cc6e5ffbd78d7
+#   text hash     57643caaeaf5daef
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

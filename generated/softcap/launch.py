@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a08126756909e0d3
-#   text hash     48c56911f17f7396
+#   content hash  1b236921e557a9ff
+#   text hash     a1f5371f7625f452
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

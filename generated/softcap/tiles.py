@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ef3194a1d51806eb
-#   text hash     52ca5fcb4b96c8e3
+#   content hash  60e8b80d78629e36
+#   text hash     1247cec5cde82b33
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

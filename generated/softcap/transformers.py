@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  05d41acd4cbe74a6
-#   text hash     1ee03262b4fb1969
+#   content hash  a94c936c23a3063f
+#   text hash     6957bf3566d75ebc
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

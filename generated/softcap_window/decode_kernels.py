@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  686600d2e20ef4db
-#   text hash     d63ad6fdcdded564
+#   content hash  6ea0eafcc91adc52
+#   text hash     e149724800f8873d
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5ec6fd7803e20847
-#   text hash     02fe00a2688136a6
+#   content hash  87d689b564407f2f
+#   text hash     9165e36285515072
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  22d8167e7c6bf6ce
-#   text hash     7bdfad8ad308ad64
+#   content hash  b08ce14037f49d52
+#   text hash     6436ee1850f32ce7
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

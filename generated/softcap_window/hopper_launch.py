@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  65f57e1cdec566bf
-#   text hash     8339de6b89844474
+#   content hash  504302d2bbbb493a
+#   text hash     0b57e83743d5fc18
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b966a39ca33813c0
-#   text hash     dfbd42b1a8396717
+#   content hash  af7dedba050305ef
+#   text hash     ec328f0375a3d4ce
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

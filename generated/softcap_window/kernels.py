@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f19a0fdebb4259d0
-#   text hash     9bb54a40b860bfb0
+#   content hash  6410281608f89a41
+#   text hash     76251db6342cbdd1
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

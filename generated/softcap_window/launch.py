@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3d943fc2b8d173c1
-#   text hash     d124cea37e0aab6f
+#   content hash  6a723e1db3c6ecce
+#   text hash     e1484230969c726d
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

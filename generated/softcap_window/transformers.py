@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  70b9602432eeb8c2
-#   text hash     b7661a26529af798
+#   content hash  5f1d9478dff6cc7d
+#   text hash     e10fb7f4a35f3a1f
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  cc4ef5c9cf029fc8
-#   text hash     b9a992acbe281bfe
+#   content hash  717ca36d645712cc
+#   text hash     abc6ee2200131232
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

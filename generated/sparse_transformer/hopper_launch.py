@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1d63e00cbfa3ef93
-#   text hash     da9cc985cc3bc35b
+#   content hash  0edb751221c5c73c
+#   text hash     5213bedb5945a12a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  8b9c9105b945ce8e
-#   text hash     5f2b6e4c9c4aa037
+#   content hash  23be3b9824903ac1
+#   text hash     71b498f7e21802e0
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

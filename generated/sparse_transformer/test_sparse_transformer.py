@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c591a6a1396a84ae
-#   text hash     be1ea3768b785cb7
+#   content hash  0758c5ec324ea6e1
+#   text hash     03b0048108306686
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  cff1ce6c0ce17004
-#   text hash     9dd93ebbd0f22847
+#   content hash  3d9de0a07bcf3241
+#   text hash     bf20766e026f57ee
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

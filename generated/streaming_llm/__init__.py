@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ecdf02c085d3b112
-#   text hash     582f0a9afcd13127
+#   content hash  c8297b58543f21e2
+#   text hash     df7d6df945f35648
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

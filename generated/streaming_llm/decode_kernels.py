@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  43c43ea23a2d9e69
-#   text hash     be605637a1124253
+#   content hash  1d248faea8f7491c
+#   text hash     59985242d8cb0cc5
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  91c7a0744570c08d
-#   text hash     c3c0b1219f55ea26
+#   content hash  ca57d05e881bc0c2
+#   text hash     422e90267c4b5056
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4adc66c472803ed8
-#   text hash     19e1a04c7f87ea7e
+#   content hash  1ed5d5fc1b78851a
+#   text hash     6f1a3ab6ba905533
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

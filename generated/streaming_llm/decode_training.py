@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  61d8163475354bb5
-#   text hash     a9a5703d7dc18fc7
+#   content hash  bc905f71366a5b5d
+#   text hash     60f8e453cc501a10
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

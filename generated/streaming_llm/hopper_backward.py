@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5ab227538f8c8b2a
-#   text hash     3368eefdecead40d
+#   content hash  9d922caf1ffbe1be
+#   text hash     90feae764bd74816
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

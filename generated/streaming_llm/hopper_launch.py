@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  59d5741a7add4141
-#   text hash     a408e8d36fda03ff
+#   content hash  17210854af1fb778
+#   text hash     7948d9068dba7c16
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b2c9b84416077c78
-#   text hash     6ec89fba50167e35
+#   content hash  0210ceb1ed194f0e
+#   text hash     5c6f3c69230ba666
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

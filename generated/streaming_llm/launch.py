@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6ee165264ad7102f
-#   text hash     eee9b0d47330cda7
+#   content hash  8335aa6b2e78fbb8
+#   text hash     ab433a00af8e175b
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

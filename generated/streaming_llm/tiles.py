@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  21ac23052a4de637
-#   text hash     33be3d41f852e058
+#   content hash  461c0c7df8c8b48b
+#   text hash     56307c271b038e93
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

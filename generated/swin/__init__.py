@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  43ff18c463077f77
-#   text hash     e454d3b7ad0c9dfe
+#   content hash  cec90833a2204af9
+#   text hash     4d63dc1aa6ebf782
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

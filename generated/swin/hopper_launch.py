@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  74a5bdec2c3042a0
-#   text hash     b5a573bbc555af48
+#   content hash  b63eb87f84cd5588
+#   text hash     c7d67c5541e80932
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8184e44b318afc10
-#   text hash     f563439453ee7a1b
+#   content hash  d353a41797199532
+#   text hash     59bea8f372f268af
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

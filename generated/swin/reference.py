@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  231b0c9243b6e073
-#   text hash     37114d7c82252cab
+#   content hash  d614b3fc2fab2f75
+#   text hash     78e93df2c79cc2aa
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -28,12 +28,16 @@ def reference(
     """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 
     Takes and returns what `attention` does, on any device; computes in float32, or float64 for float64 inputs.
+    Under autocast, too, which casts q, k and v to its dtype first.
     """
     return _reference(q, k, v, k_lens, k_starts, q_start, offset_bias, scale, return_lse)
 
 
 def _reference(q, k, v, k_lens, k_starts, q_start, in_offset_bias, scale, return_lse):
     """What `reference` does; names from the spec begin with `in_` from here on, as in the kernels."""
+    if torch.is_autocast_enabled(q.device.type):
+        rounded = torch.get_autocast_dtype(q.device.type)
+        q, k, v = (x if x.dtype == torch.float64 else x.to(rounded) for x in (q, k, v))
     with torch.autocast(q.device.type, enabled=False):
         out_dtype, dtype = q.dtype, torch.promote_types(q.dtype, torch.float32)
         if scale is None:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  32eaaf8854a4f494
-#   text hash     2bc767cfc7cc6e11
+#   content hash  cd3285e334724c6e
+#   text hash     50b759ef3ff79f54
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e58a6bfd07756da6
-#   text hash     fb97ca008233c02b
+#   content hash  df46411c52a06a52
+#   text hash     04b7bad57dfba489
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

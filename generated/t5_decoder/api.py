@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4700480db3233ef0
-#   text hash     85849af0568b99f7
+#   content hash  a624baae92b4a83e
+#   text hash     cf8ab08a73a1c63b
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2888d412331684c7
-#   text hash     424efd41ee1e3658
+#   content hash  6b9c26691ede98db
+#   text hash     d9b3977f7f2a9780
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  9052da134083e019
-#   text hash     d0bdcfa6d3bad199
+#   content hash  9e5e00c92d44bdd9
+#   text hash     30974f4bd8febacf
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

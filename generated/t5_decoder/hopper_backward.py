@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4f347f1ab15f9c1e
-#   text hash     607715d10d2fc6ac
+#   content hash  a581c6e417c197c7
+#   text hash     c0822ffdc3874a62
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b73826e66ecdc3d3
-#   text hash     65825c1be7c87e39
+#   content hash  56bdb60eade7413d
+#   text hash     378f6ad63f2483ce
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

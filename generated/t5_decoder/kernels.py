@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6241616538900c80
-#   text hash     1911cf79c1ffdbc0
+#   content hash  d8b032e796c4ab94
+#   text hash     72f5e5260608b9f8
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

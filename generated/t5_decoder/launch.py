@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  fa3ad85449d99d17
-#   text hash     db9c69fb0a9a73c3
+#   content hash  4f37c6f320568963
+#   text hash     05b1d08b211cb78b
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d94ba01795d4bf8f
-#   text hash     e489c0c1f20685df
+#   content hash  b3df6ea34b7d3728
+#   text hash     7f9a45b11d4d1d28
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -28,12 +28,16 @@ def reference(
     """Causal attention with T5's learned biases for distances.
 
     Takes and returns what `attention` does, on any device; computes in float32, or float64 for float64 inputs.
+    Under autocast, too, which casts q, k and v to its dtype first.
     """
     return _reference(q, k, v, k_lens, k_starts, q_start, rel_bias, scale, return_lse)
 
 
 def _reference(q, k, v, k_lens, k_starts, q_start, in_rel_bias, scale, return_lse):
     """What `reference` does; names from the spec begin with `in_` from here on, as in the kernels."""
+    if torch.is_autocast_enabled(q.device.type):
+        rounded = torch.get_autocast_dtype(q.device.type)
+        q, k, v = (x if x.dtype == torch.float64 else x.to(rounded) for x in (q, k, v))
     with torch.autocast(q.device.type, enabled=False):
         out_dtype, dtype = q.dtype, torch.promote_types(q.dtype, torch.float32)
         if scale is None:

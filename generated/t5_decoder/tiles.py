@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  fc8423373786ae53
-#   text hash     37336c004dde222c
+#   content hash  c284a2126beaedc9
+#   text hash     588fdf9bedc785fc
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  761f0b01165a91f0
-#   text hash     4c5d751a72e257b7
+#   content hash  caad22b5cd476cb9
+#   text hash     fb8d2bef57d9185f
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

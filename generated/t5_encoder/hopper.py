@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4c9aa2463ff3540c
-#   text hash     048fa1cc99d928cd
+#   content hash  b17df4b8d02a4b65
+#   text hash     73e7f3d6c96720ad
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

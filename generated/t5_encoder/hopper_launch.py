@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2e93e3be0524c8dc
-#   text hash     f3744579552cca62
+#   content hash  78589c0d15afecf0
+#   text hash     ec955d1a4c44e8ac
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

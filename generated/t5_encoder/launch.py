@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b4bfa5ab74ffe3f2
-#   text hash     03f08c88d35c1bac
+#   content hash  fcaeb340ec13bd13
+#   text hash     40d0e3f9d2b8ef36
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  cb197872d41caf87
-#   text hash     9e9d7ad3676482af
+#   content hash  6629abc7acb60bc8
+#   text hash     f4a2015a967faebd
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

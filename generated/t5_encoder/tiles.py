@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f518347259aee52e
-#   text hash     800580cf64004b12
+#   content hash  94a8eed3080aa24e
+#   text hash     787a11d93ccb94fd
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

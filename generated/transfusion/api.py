@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1659fb688837f5f2
-#   text hash     0e6f9f96b22678a7
+#   content hash  b0ffd45c3091a280
+#   text hash     0ea23b6d8a3749e9
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

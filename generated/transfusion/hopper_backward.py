@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b5048a6a200113f5
-#   text hash     1842a66292b9ed20
+#   content hash  36ae8b2548876a7e
+#   text hash     5d0ceed58bab5c84
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  9d182e9a3797aa68
-#   text hash     3b3290d763c0b17f
+#   content hash  a28a47b3e303d44c
+#   text hash     d4b5697b75969fbd
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

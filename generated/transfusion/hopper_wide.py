@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e3245eabe39e8f28
-#   text hash     fb60ecaa31e82ba6
+#   content hash  4fbf989e14cba179
+#   text hash     95920584fa4808c2
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  dcba6f498aaa426e
-#   text hash     cf8fa2acfe4e52d3
+#   content hash  1d4f386a99a2245f
+#   text hash     c1724e72aad12c60
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1ae63a411a6074c2
-#   text hash     30f99a57b759695c
+#   content hash  53e8b5cc6615db47
+#   text hash     f99f6b88115b566c
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

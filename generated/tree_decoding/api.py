@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0ae002c1a5dd52b5
-#   text hash     d00a9f837c40bdaf
+#   content hash  cad585be5de26c3a
+#   text hash     a2b5d4b22f5e1d68
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

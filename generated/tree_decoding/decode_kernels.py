@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  1de9ebf5952931e7
-#   text hash     f1793a1389f66c0e
+#   content hash  9d634e0027213927
+#   text hash     affeb205b154bcb1
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

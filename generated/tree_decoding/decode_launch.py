@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  989ed0a11acec9e1
-#   text hash     a1c2321f3ec2ae78
+#   content hash  4f7478d50e133b0b
+#   text hash     5d91300211f04d55
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

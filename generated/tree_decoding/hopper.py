@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a173c3f36fc55fed
-#   text hash     85e90cc3c7b13ff6
+#   content hash  4c1b909c95e1c94e
+#   text hash     f3ed8ea1e4e19355
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

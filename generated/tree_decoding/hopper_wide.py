@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d548d7097169d44c
-#   text hash     a6483bafb14c20e6
+#   content hash  ef41e0c95a652259
+#   text hash     b29ccd75de1b6683
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f3cbbffe8ed3080e
-#   text hash     4b6bd7496f6ef795
+#   content hash  7021560d634b5313
+#   text hash     4d0b9e18fc86625c
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

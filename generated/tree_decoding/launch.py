@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2ed9fcde4560f24a
-#   text hash     5f8b0bcc3e401e3d
+#   content hash  a436af95a6d285c3
+#   text hash     cf2333993369700f
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

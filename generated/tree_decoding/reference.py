@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f5e2f4900a160776
-#   text hash     06fc14725f9c7ed2
+#   content hash  a510cc7f750943f2
+#   text hash     744fbbe715c985e0
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -31,12 +31,19 @@ def reference(
     """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 
     Takes and returns what `attention` does, on any device; computes in float32, or float64 for float64 inputs.
+    Under autocast, too, which casts q, k and v to its dtype first.
     """
     return _reference(q, k, v, k_lens, k_starts, q_start, cos, sin, positions, tree_mask, scale, return_lse)
 
 
 def _reference(q, k, v, k_lens, k_starts, q_start, cos, sin, positions, in_tree_mask, scale, return_lse):
     """What `reference` does; names from the spec begin with `in_` from here on, as in the kernels."""
+    for name, x in (("k", k), ("v", v)):
+        if x.shape[-2] == 0 or q.shape[-2] % x.shape[-2]:
+            raise ValueError(f"{name}: expected a number of heads that divides q's {q.shape[-2]}, got {x.shape[-2]}")
+    if torch.is_autocast_enabled(q.device.type):
+        rounded = torch.get_autocast_dtype(q.device.type)
+        q, k, v = (x if x.dtype == torch.float64 else x.to(rounded) for x in (q, k, v))
     with torch.autocast(q.device.type, enabled=False):
         out_dtype, dtype = q.dtype, torch.promote_types(q.dtype, torch.float32)
         if scale is None:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  29ee4af9c07d1e50
-#   text hash     32dcca1c0d2c7309
+#   content hash  1fbaaa1ced593215
+#   text hash     afd8f9073435a02f
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

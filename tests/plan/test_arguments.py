@@ -381,6 +381,22 @@ def test_tensors_of_one_value_may_be_left_out(name: str, function: str, package:
         assert not torch.equal(attend(**given, **{key: other}), plain[0])
 
 
+@pytest.mark.parametrize(
+    ("name", "shape", "told"),
+    [
+        ("bias", (12, 5), r"expected shape \(2, 12, 12\), got \(12, 5\)"),
+        ("bias", (1, 1, 12, 12), r"expected shape \(2, 12, 12\), got \(1, 1, 12, 12\)"),
+        ("near", (4,), r"expected shape \(3, 3\), got \(4,\)"),
+    ],
+)
+def test_messages_show_the_shape_that_was_given(
+    name: str, shape: tuple[int, ...], told: str, package: Callable[[str], ModuleType]
+) -> None:
+    x = torch.zeros(shape, device=DEVICE)
+    with pytest.raises(ValueError, match=f"^{name}: {told}$"):
+        package("constants").attention(**operands(), **{name: x.bool() if name == "near" else x})
+
+
 @pytest.mark.slow
 def test_a_compiler_takes_calls_without_them(package: Callable[[str], ModuleType]) -> None:
     attention, given = package("constants").attention, operands()

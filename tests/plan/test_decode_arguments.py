@@ -21,6 +21,7 @@ TEXTS = {
     "window_checked": "mask: [causal, sliding_window: {size: runtime}]",
     "chunks_checked": "mask: [causal, any: [expr: 'q // 20 == k // 20', expr: 'k < 4']]",
     "rows_checked": "mask: [causal, expr: 'q - k < far']\ninputs: {far: {axes: [head], dtype: int}}",
+    "biased_checked": "mask: [causal]\nscore: [bias]",
     "divided_checked": "mask: [causal, expr: '(q - k) % step == 0']\ninputs: {step: {axes: [], dtype: int}}",
     "summed_checked": "mask: [causal]",
     "described_checked": "mask: [causal]\nscore: [expr: 'score * warmth + shift * far']\ninputs:\n"
@@ -397,6 +398,17 @@ def test_append_rounds_to_the_nearest_float8(variant: Callable[[str], ModuleType
     wanted = (rows / over).clamp(-448, 448).to(torch.float8_e4m3fn)
     for cache in (k, v):
         assert torch.equal(cache[0].float(), wanted.float())
+
+
+@pytest.mark.parametrize("bitwise", [None, "training"])
+def test_a_bias_may_lack_leading_axes(variant: Callable[[str], ModuleType], bitwise: str | None) -> None:
+    attend = variant("biased_checked").decode.attend_with_cache
+    given = {"q": Q, "k_cache": K, "v_cache": V, "seq_lens": LENGTHS, "bitwise": bitwise}
+    bias = torch.randn(3, 40)
+    for _ in range(2):
+        assert torch.equal(attend(**given, bias=bias), attend(**given, bias=bias.expand(2, 4, 3, 40)))
+    with pytest.raises(ValueError, match=r"^bias: expected shape \(2, 4, 3, 40\), got \(3, 7\)$"):
+        attend(**given, bias=bias[:, :7])
 
 
 def test_a_number_that_divides_is_not_0(variant: Callable[[str], ModuleType]) -> None:

@@ -62,10 +62,12 @@ def serve() -> None:
     import torch  # noqa: F401
     import triton.experimental.gluon.language.nvidia.hopper  # noqa: F401
     import unformatted
+    from triton.runtime.cache import triton_key
 
     import attnforge.gpu.compile  # noqa: F401
     from attnforge.source import resources
 
+    triton_key()  # or each process would read all of the compiler for its sum
     for name in ("causal", "deepseek_mla_absorbed", "flash1"):  # or each process would compile their templates again
         unformatted.package(resources.variants()[name])
     gc.freeze()

@@ -54,14 +54,13 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Oracle:
+class Oracle(suite_cases.Decided):
     """The texts that the templates of the reference and of the interface print."""
 
     keep: tuple[Line, ...]
     score: tuple[Line, ...]
     prepare: dict[str, str]  # input, by its name in code -> text that turns it into what the terms read
     slices: dict[str, str]  # the same -> its part of one packed sequence, or of a batch entry's rows
-    far: tuple[tuple[int, int, int], ...]  # queries, keys and heads of calls in which the numbers of the spec decide
     guarded: bool  # whether terms read the score and inputs through `visible`
     sequence: bool  # whether terms read the number of the packed sequence
     shapes: dict[str, str]  # input -> text of its shape, over the sizes that the interface knows
@@ -71,7 +70,6 @@ class Oracle:
     narrowed: list[tuple[str, tuple[int, ...]]]  # inputs, and axes of them that a test gives a size of 1
     summed: list[tuple[str, int]]  # inputs that kernels see running sums of, and the axis of these
     large: list[tuple[str, int, list[int], float]]  # the same, tokens, a value that leaves later sums exact
-    steep: bool  # whether scores of a hundred are too many for its terms
     added: tuple[str, ...]  # inputs of pairs that are added to the score last: they may hide what they stand beside
     faint: bool  # whether terms may give scores that are finite, but not in the kernels' units
     optional: tuple[str, ...]  # keywords that may be left out
@@ -131,11 +129,11 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
     samples = {a.name: suite_inputs.sample(a, shapes.get(a.name, ""), spec) for a in arguments}
     full_axes = {name: text for name, axes in broad.items() if (text := _full_axes(counts[name], axes))}
     return Oracle(
+        spec,
         keep=tuple(keep),
         score=tuple(score),
         prepare={i.name: text for i in cut.inputs[::-1] if (text := _prepare(i, leaf.gathered, far))},
         slices={i.name: (_slice if spec.packed else _part)(i) for i in own.inputs if i.axes},
-        far=tuple((*lengths, suite_cases.heads(spec)) for lengths in suite_cases.cases(spec)),
         guarded=guarded,
         sequence=leaf.sequence or (spec.packed and spec.dropout),
         shapes=shapes,
@@ -145,7 +143,6 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
         narrowed=suite_inputs.narrowed({name: axes for name, axes in broad.items() if axes}),
         summed=suite_inputs.summed(spec),
         large=suite_inputs.large(spec),
-        steep=suite_cases.steep(spec),
         added=_added(own, inputs),
         faint=any(inputs[str(n.value)].dtype == "float" for n in read),
         optional=tuple(a.name for a in arguments if a.absent),

@@ -63,6 +63,23 @@ def steep(spec: Spec) -> bool:
     return bool(spec.scores) and any(own.steepness(env, score) > _STEEPEST for env in own.seen() for score in _HUNDREDS)
 
 
+@dataclasses.dataclass(frozen=True)
+class Decided:
+    """What a suite alone asks of a spec: it takes as long as much of a plan, and is worked out for who asks."""
+
+    spec: Spec
+
+    @functools.cached_property
+    def far(self) -> tuple[tuple[int, int, int], ...]:
+        """Queries, keys and heads of calls in which the numbers of the spec decide."""
+        return tuple((*lengths, heads(self.spec)) for lengths in cases(self.spec))
+
+    @functools.cached_property
+    def steep(self) -> bool:
+        """Whether scores of a hundred are too many for its terms."""
+        return steep(self.spec)
+
+
 def _terms(spec: Spec) -> list[Node]:
     return [m.keep for m in spec.masks] + [s.score for s in spec.scores]
 

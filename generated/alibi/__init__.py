@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  03c214bbaccb7daf
-#   text hash     50c19896efc80d62
+#   content hash  8eb24428b909a2a8
+#   text hash     a740f8ff0674189f
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

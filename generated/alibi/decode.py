@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  fee7629271f15e63
-#   text hash     9e0ed2ced29012b0
+#   content hash  d505df31c1dad12d
+#   text hash     a6249c5d418f3138
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3e3bd1d919399066
-#   text hash     f65260a7412cdea4
+#   content hash  cdae638ffad7cebb
+#   text hash     fc43f0902bf64ce4
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  88b063b00c7d6108
-#   text hash     5c5f3e048a6017eb
+#   content hash  ff562bc76eb3abc6
+#   text hash     6365524efdee7793
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

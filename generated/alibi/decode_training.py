@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a93095530fa528f2
-#   text hash     2f17e2fc16f1e4df
+#   content hash  b11c74c9e8ccc13e
+#   text hash     90344307685606f8
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

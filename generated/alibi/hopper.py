@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  05e3248a128dd3b0
-#   text hash     02b835008a64243e
+#   content hash  897eb978dc2e7219
+#   text hash     94baf1cb4f75e838
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

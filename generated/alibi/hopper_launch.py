@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6cc8f093bf26e002
-#   text hash     c16a6bf4b16a4bc7
+#   content hash  c0f1f9fb8adcb474
+#   text hash     ef1be5a10fabc59a
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  75a8d401d48590dc
-#   text hash     72c355ef71f46f1d
+#   content hash  de8fc13d05f98031
+#   text hash     8a74b6421860edb4
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  429bd037a0f0b7cf
-#   text hash     6d1675297950ea52
+#   content hash  b16f9b8f3abe1537
+#   text hash     c8fdaf1ab9fe7b6f
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e8b8dbd2b16c8b26
-#   text hash     790abc04c33720b1
+#   content hash  3c4ea5ef391f6a6a
+#   text hash     573ed01dcfeb8dff
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8d2bd9a3269a585d
-#   text hash     796b1cb05304f33b
+#   content hash  8bceb7c17aefb522
+#   text hash     95e218be026a7228
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

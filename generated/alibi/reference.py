@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0cb54c91d5a39bac
-#   text hash     b57dc6759e3ca04d
+#   content hash  4937794aeae78fa9
+#   text hash     a8901732033f581b
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a8fe351601d97cfe
-#   text hash     000cccb20df7b091
+#   content hash  606e518a9c5d9eaa
+#   text hash     794d3ec5b955a024
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

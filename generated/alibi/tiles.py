@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  bc50b906807cf869
-#   text hash     6f98e8314e746d47
+#   content hash  4cb250e2fceb8384
+#   text hash     b5e481bbedc09b1f
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

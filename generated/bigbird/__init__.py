@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1d9789f8039e84bb
-#   text hash     ab5bd656d09801ef
+#   content hash  6521067c23a68f10
+#   text hash     4561159ab302b960
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

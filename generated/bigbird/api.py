@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c419df7a97c6c838
-#   text hash     036ad85a147a81e2
+#   content hash  1eaf76d7b50fd83a
+#   text hash     808add19ba6ebcad
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b4b1b4fbf5404d28
-#   text hash     fc07a5c6e5b3b222
+#   content hash  41341035161fd0f3
+#   text hash     062df64afa2bda8f
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

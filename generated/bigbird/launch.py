@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  7d88692055018ded
-#   text hash     614c5035a9a203ae
+#   content hash  73eed5f7d2473ed5
+#   text hash     77eef20114e0e687
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

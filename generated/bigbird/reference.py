@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  cebc234e0aef7c03
-#   text hash     fccf53c4864a34f6
+#   content hash  d60af4ce89800267
+#   text hash     b9eb03d36fbc3cc2
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  16e00620d2ba8252
-#   text hash     69226a0601ba9317
+#   content hash  e6c551a2cbf59241
+#   text hash     4c46cb0a028e60dd
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

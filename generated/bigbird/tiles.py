@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6853974f22ca6c6b
-#   text hash     08fd090e3fcc46d2
+#   content hash  a1a6574faa53d276
+#   text hash     cda21077921586dd
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8798618a9f366af6
-#   text hash     65c446d4fd02876a
+#   content hash  b0751a96d8deae2e
+#   text hash     16411af69e2a1439
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ad6323c48ff20d56
-#   text hash     fcce8f3d2b729ecc
+#   content hash  d49e493a2745130a
+#   text hash     5ad8b2b2cfcf21ee
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d76c9c4b72b5dd01
-#   text hash     b960a470de84e6eb
+#   content hash  3010b9a721516538
+#   text hash     852618ca25813e50
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

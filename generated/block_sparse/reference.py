@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  4ac59fdc70d7de6b
-#   text hash     fec5a87c75525284
+#   content hash  d9ba610e7ce1a833
+#   text hash     2ed0c38f8018e271
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

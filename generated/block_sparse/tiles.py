@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  bc27dfa828e54966
-#   text hash     7e7218d2388a86fb
+#   content hash  5030d1e1a0bf39ee
+#   text hash     4407fef6f068564d
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b22f927d67f69c99
-#   text hash     1f4b57f860d88c44
+#   content hash  9de0b10c4c34d5eb
+#   text hash     8fa3dea4af200504
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

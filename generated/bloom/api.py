@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  55c2f5f09723ff23
-#   text hash     25283af1e25f5285
+#   content hash  1cbd2a47b83a931d
+#   text hash     ea1676dd459bbb5e
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4be653a330879470
-#   text hash     9203c1f034095dba
+#   content hash  641df263a16c7f42
+#   text hash     6134cc9cb21caee9
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  88f4565374806842
-#   text hash     f46c8404ba1eb12f
+#   content hash  c10bc1b5062b8dc1
+#   text hash     af3e0c1b3cc0619f
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b8aa658a2c756b5a
-#   text hash     38c92844a6f42ba3
+#   content hash  d5fe0db1fce9b4a4
+#   text hash     b9caca513b4c573d
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c4575f927ffbd0e1
-#   text hash     4c4397e79e337557
+#   content hash  1c07476997546eb6
+#   text hash     7234eb6f0f3c0b3a
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  873e600c952f55e3
-#   text hash     ce93e948182d56b7
+#   content hash  e4c05fd273bb519a
+#   text hash     32bd18a08c5aafbc
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5cdd2281edfd605e
-#   text hash     e8526b18fd33c2f3
+#   content hash  afd791a0626edae4
+#   text hash     762ef730de3f8d04
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

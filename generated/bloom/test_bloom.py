@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  946e5f1aeebed2f0
-#   text hash     8eda61531255dab0
+#   content hash  a62a941a99c7ef98
+#   text hash     daf15caf15c03010
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3def040be1463624
-#   text hash     83b3776a4063e822
+#   content hash  dcfc8245c2f2aadc
+#   text hash     ff6442c3eab83328
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0efcd5c9d39cb0f8
-#   text hash     b3c32cf877c57b38
+#   content hash  b9a083493028b643
+#   text hash     f26a24fabdda0f4e
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

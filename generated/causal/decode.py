@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  cd60eb1da6c18cb7
-#   text hash     8992f03b8e963d21
+#   content hash  9f0cf25815cf8ba7
+#   text hash     43f3e7cc95131157
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  bc2c5836031e2655
-#   text hash     62ef3e147f44b20a
+#   content hash  9082521992f8990e
+#   text hash     1a9b93e9456e1736
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  769efad9ed1ec90c
-#   text hash     723219526cc64314
+#   content hash  935a6c392b04fab8
+#   text hash     e78cab739ce204e5
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0eeb82efe2bbf3a4
-#   text hash     1bfa3f505739e95b
+#   content hash  ab1732d3731e5ce4
+#   text hash     87aaffbfe70db1c7
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  78ea9e9ce3d5d2f9
-#   text hash     1ebc92a267bf1318
+#   content hash  a29661acb26a21fd
+#   text hash     0645f8a1dd112ada
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  18c6f1867adde394
-#   text hash     fa19212d11c3774e
+#   content hash  f1dadf2fcd6a5286
+#   text hash     d7c306ff8e0f57fe
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3b5a8aa4e12524ad
-#   text hash     6730cc9c50f1fecf
+#   content hash  a044a0c3f41c94dc
+#   text hash     75ddda6eb7355b3b
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

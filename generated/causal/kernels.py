@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2f9c884878cbd3e1
-#   text hash     cebc114f4679fd94
+#   content hash  8e2ab7f7f01e6e6d
+#   text hash     6cbe9c18e30cab5a
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

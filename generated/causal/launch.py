@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f3f223e9a5cf1961
-#   text hash     948cb989b0f94c7d
+#   content hash  4fca1df9346c5564
+#   text hash     bb286f027ab0d25f
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

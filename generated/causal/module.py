@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  58d0419e4f2157fa
-#   text hash     7446ff4faece89d4
+#   content hash  22a6018f5aa177ff
+#   text hash     a2a5c3d209584a45
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  40a67933a0d5cc1d
-#   text hash     2f7703e9fd5258e1
+#   content hash  d6df5b81ecba38df
+#   text hash     6ac4fe747ff8e344
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

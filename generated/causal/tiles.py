@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  206afe2b81f51c6a
-#   text hash     b3b9fe37691db6c9
+#   content hash  ce004710e6719eba
+#   text hash     501cb7ae3fe651df
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2dcfdd2637f0fe5a
-#   text hash     008ea7559b99b2a3
+#   content hash  7e91c77a5451edd0
+#   text hash     51c7ac6da851b0bd
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  536a4009be17b5ac
-#   text hash     a5cccfa699d57659
+#   content hash  896e4204f2204c13
+#   text hash     19441009099fcef0
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

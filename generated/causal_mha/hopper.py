@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  90f63e96c5372ade
-#   text hash     9f91fae8e1bc20c6
+#   content hash  8d5cbae675c317ef
+#   text hash     01351bcfeaa7aaf9
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0c383d02e147034f
-#   text hash     bae2db4bdaf1b6bc
+#   content hash  90923f6f05e2e157
+#   text hash     6a6aa80a45170ad7
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  fbe30d7d78266f9a
-#   text hash     71a26af4e81b390a
+#   content hash  e206bc03c80ebf13
+#   text hash     30db2b2cf7e23e9a
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

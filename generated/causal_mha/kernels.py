@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e64ab12e21af8dab
-#   text hash     1e3b936808199796
+#   content hash  8cff2a51e4f05c33
+#   text hash     af1768a3a31984d0
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

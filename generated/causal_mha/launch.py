@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  781f9f26db8a1fb1
-#   text hash     5b9e0d5e661405e8
+#   content hash  0e5f3fb05dae4893
+#   text hash     d6175f226e082482
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  50cee18fdc2768d3
-#   text hash     34284b66b37a119c
+#   content hash  215e50d5f7595f24
+#   text hash     81bfc4fa5be24c2f
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  093fcd4e90b1b86a
-#   text hash     e4848782bf2b6797
+#   content hash  5b554544382809e6
+#   text hash     3b67bdca1dfd6190
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  515823c85f9f7f5f
-#   text hash     c5850edb8833dbb7
+#   content hash  667fefa3fcc45d81
+#   text hash     85365f3682316892
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

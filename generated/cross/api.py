@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ba0bf5da95acac8f
-#   text hash     8a5c9593af2d95d2
+#   content hash  febc02a3b1b2f67a
+#   text hash     8c67c3846e041b5c
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

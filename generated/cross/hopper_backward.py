@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a78f030f99eb0653
-#   text hash     96c7304637ba6416
+#   content hash  e69f58d8ab670697
+#   text hash     6862c7db5032e7b1
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

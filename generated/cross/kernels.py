@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  bea6ca15141cdfdb
-#   text hash     34dadecacb3239a7
+#   content hash  d2be2aca03acdb4e
+#   text hash     af10d14570bf15e4
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

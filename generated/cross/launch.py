@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0b2706eb7f49c99e
-#   text hash     55918a17de4749ab
+#   content hash  0b1aeb53f234136e
+#   text hash     f407fb9dc5f7edc0
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

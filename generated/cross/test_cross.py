@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0c9c6d83c177a3a3
-#   text hash     6a8d2344c631deea
+#   content hash  7a0de7f905b5605d
+#   text hash     929ab8201770feea
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3e8174341ed38447
-#   text hash     3cce7e0fbec25fa2
+#   content hash  3a446dfcbc0acf88
+#   text hash     a8ad2ce6f12ba8ee
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

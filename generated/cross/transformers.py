@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2bb6f096f5c91ec7
-#   text hash     71a54fd7365ee6b3
+#   content hash  5a1c907aff692ded
+#   text hash     a7d75cffce924106
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e600023f77043943
-#   text hash     9ee588ea9c2b6680
+#   content hash  2665b70fe074cd8e
+#   text hash     bc4f9efc0ea7a1f7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

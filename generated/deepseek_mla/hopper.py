@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b473ddd1aa97a896
-#   text hash     c0e773f5008ff2fd
+#   content hash  6f68a869b7c41b29
+#   text hash     edee0cd4fd6de323
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

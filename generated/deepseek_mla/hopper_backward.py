@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5de8e72ccdd1af07
-#   text hash     f1abcfa906fc4dda
+#   content hash  e3b0cf50543d7a22
+#   text hash     b7fd3dbcdadc6b71
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

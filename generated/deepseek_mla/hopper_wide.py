@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ed8549d2054a4c7f
-#   text hash     c849e7773a83cabe
+#   content hash  1b333d93297241f2
+#   text hash     0ee8750ce19ae896
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  246043228dce5365
-#   text hash     b31b572fab96ab75
+#   content hash  1e8789d490f14ae5
+#   text hash     99ae05f4a2878dde
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0e30d2e6e89b586c
-#   text hash     23cb2dbff59cea80
+#   content hash  d66a1b2ad80f6856
+#   text hash     0542114cc47705f3
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  90875775a81ddd3a
-#   text hash     702b254db34f0bc1
+#   content hash  e073a0cd7e813cdd
+#   text hash     06eaa06883bdda26
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

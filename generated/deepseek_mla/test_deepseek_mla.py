@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  8a124a5d8428935d
-#   text hash     ec9e9bd9c7bcd980
+#   content hash  d78abb730809a799
+#   text hash     5138f1e98a852e46
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

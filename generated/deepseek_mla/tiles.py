@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9bdfa09f40929f57
-#   text hash     2f5d8d77f9e33836
+#   content hash  1032c0f3347442cc
+#   text hash     d88d59e4751fb448
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

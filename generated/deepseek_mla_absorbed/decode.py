@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  ee11e56bd8587bab
-#   text hash     cdf353de7af934cb
+#   content hash  49f613959da7b146
+#   text hash     bd9eb4d6c783c99a
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

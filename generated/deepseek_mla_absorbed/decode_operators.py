@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  1f83e0c8d7f72af5
-#   text hash     37997be341deefb1
+#   content hash  6715276f302beaff
+#   text hash     d4cb6aaf5b383d2f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

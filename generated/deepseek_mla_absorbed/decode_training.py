@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  1c7b2427c105242e
-#   text hash     ba31dfb7f7aa6ca4
+#   content hash  7cedc72c2011afc1
+#   text hash     d0edc41fe6591aa7
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

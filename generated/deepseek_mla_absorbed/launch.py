@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  85867ebce76c7be2
-#   text hash     bc44149652050b66
+#   content hash  e023d98ebdfe28b0
+#   text hash     cf0d97445445ff91
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

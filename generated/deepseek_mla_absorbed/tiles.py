@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  95c0b0b551e50d70
-#   text hash     0fd4597416fcc808
+#   content hash  06cabc960cbb3531
+#   text hash     0e2761e665826843
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

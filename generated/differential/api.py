@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3d8fb1b8345be18a
-#   text hash     04e428fffd2c485e
+#   content hash  8aff6b553c9904fb
+#   text hash     61d443337628eb58
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

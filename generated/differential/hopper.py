@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e0bc516242776db3
-#   text hash     a0f341d618a67d4a
+#   content hash  eb72a6cc9f8e0d7c
+#   text hash     2a0de8255426aa84
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  dfbe26cb47393efb
-#   text hash     c45633c8499d3d74
+#   content hash  0756c4582e7924bd
+#   text hash     02bb27f21f9cec88
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

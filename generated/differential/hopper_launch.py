@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5a25ea7b6f8799dc
-#   text hash     800b4bf7ff3fd8cb
+#   content hash  d83adbd5578309d6
+#   text hash     02cb52ad0730388e
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  411e7c0c02661867
-#   text hash     02a03e425718d082
+#   content hash  eb0ad0c2b1ba3838
+#   text hash     3e9ff12c93407fc0
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

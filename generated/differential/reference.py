@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ca5490811ea0aa05
-#   text hash     cb7ab968c476d5b4
+#   content hash  aa7e08f0049aa871
+#   text hash     f0abc00069dec9ae
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

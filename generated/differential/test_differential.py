@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4f0f20378d49ad7d
-#   text hash     31b7b97d7dfe8be0
+#   content hash  063c1a7b77a5d509
+#   text hash     f2ba4feef2416b36
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

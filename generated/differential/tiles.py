@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  79c64723d6674766
-#   text hash     f7773ae50c04c75c
+#   content hash  106518ce80952586
+#   text hash     f04dc689634a5865
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  fc1f56d0fb292b5d
-#   text hash     b67dbac0f1203297
+#   content hash  26a578016239e205
+#   text hash     1945112364d21574
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f5f4e484328418c1
-#   text hash     287ab9b327968b8b
+#   content hash  834eabcc1aa5475a
+#   text hash     aca2146b8ff4d147
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  aa9775db8048700f
-#   text hash     e81788f8c770d3dd
+#   content hash  492ad03aec3aebcf
+#   text hash     77dc70b96983ad9c
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ab88bb5abb6301e1
-#   text hash     77204612ef18b5fb
+#   content hash  4235650e4dafbb98
+#   text hash     8ea03a392cf48e34
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

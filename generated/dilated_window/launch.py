@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ff318d5dfd67f88f
-#   text hash     eaec06d77e5a22fc
+#   content hash  73c9ec5e92c4ba2d
+#   text hash     4cf3db084b0cdbe6
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  0891690968046aa3
-#   text hash     f73f53020a37b2a9
+#   content hash  04f394bb61a30dc9
+#   text hash     00aa480382389327
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

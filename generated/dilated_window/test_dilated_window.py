@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  366747ba1b61a1d8
-#   text hash     d2bc0c36fd751a43
+#   content hash  f096089890b45cc3
+#   text hash     9100a05ccd018084
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

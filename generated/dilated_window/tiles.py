@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ce85669e6b51e167
-#   text hash     7aa5eda4a04550b7
+#   content hash  8a7ce6aed6858910
+#   text hash     3edbdd1036384c8d
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  74c7f6581cc52dbf
-#   text hash     65934cf1387a5a9d
+#   content hash  25d371059a60c39d
+#   text hash     248d791d80e59762
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c475a13be5e19190
-#   text hash     0f3a7e3a06809de6
+#   content hash  b30fbb0b4e4c189b
+#   text hash     8ad7728e261766da
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

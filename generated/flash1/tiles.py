@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e1d58a435f6182f0
-#   text hash     3cd2dfb67b2b0162
+#   content hash  d6f4377080f0363f
+#   text hash     68badeb9fdca2894
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  e2a1972d57bf2c9a
-#   text hash     31b4997b056b5fbe
+#   content hash  7b2b8ddfab684042
+#   text hash     d1262a3a5e10c4ac
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  25ebf38ded336473
-#   text hash     390815b8c2bf89c8
+#   content hash  496b17f2db44aae1
+#   text hash     12ff115ae8ef2a8d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

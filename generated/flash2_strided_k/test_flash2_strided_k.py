@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  cd3a88b89cad0aaa
-#   text hash     bcfebadb7a95e51a
+#   content hash  f789be2817371cc7
+#   text hash     c3d59b15d6c3084a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

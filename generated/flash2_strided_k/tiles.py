@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  26efa0c684f83761
-#   text hash     924688d26946b189
+#   content hash  1f57c7cc0e7ba6b9
+#   text hash     f7fc726f877391b7
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  34fc4116082ba314
-#   text hash     004278813a6088fb
+#   content hash  2ea9fb079c229ddb
+#   text hash     aa5297fe21ac1f88
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b7190faab3941919
-#   text hash     cc1fe2806c63e3ed
+#   content hash  ac44a1a9e3027cf4
+#   text hash     fa8f9d3fe3d6f03f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  346e7bc70be9624a
-#   text hash     6b1b294061497ec4
+#   content hash  85f029be7330acfd
+#   text hash     d8dd12ff7498c9a9
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2d1f59ed16ec262d
-#   text hash     edbf7005bc35216d
+#   content hash  aa1fb1bbe85f2d68
+#   text hash     53c3acac8a3310e3
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  381cc2acfd7675e1
-#   text hash     019332f1efe0c746
+#   content hash  ec30b45304294186
+#   text hash     e26a7bbfd8ef2d5d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

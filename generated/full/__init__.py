@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  062e1cc7bacac42f
-#   text hash     c8a2719423df2ba3
+#   content hash  309e7f64244884fe
+#   text hash     e870eaa7f595d338
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

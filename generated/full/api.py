@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  aaf6857041db9695
-#   text hash     9875ef47303d329b
+#   content hash  33f39964b194584c
+#   text hash     9be0fa59b4da8868
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bc820ac6c31b7f52
-#   text hash     ca5fb1dd348702ca
+#   content hash  45e0084240bbcad5
+#   text hash     badff9782b7ce2ac
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

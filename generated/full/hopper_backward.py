@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0e776b323c1cab4b
-#   text hash     40963a77982598ea
+#   content hash  4ccab0169b72cca3
+#   text hash     50fb242b2ffc3663
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

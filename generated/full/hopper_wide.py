@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  047164ec894455ff
-#   text hash     9fcbd58408168bfd
+#   content hash  0fe0231e6d95ebd6
+#   text hash     62370468253694ff
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  15246ef62ed8640a
-#   text hash     ca76f25d12b6d9b7
+#   content hash  99ff20a579947cf8
+#   text hash     39d4ab71a79937d0
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  332bc64d7ffd2d33
-#   text hash     be40b4efde7e9359
+#   content hash  8773713aae802117
+#   text hash     2a7f2b6fb80dc024
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

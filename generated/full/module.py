@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c5f991bae15bc2f6
-#   text hash     2f780435b9e29005
+#   content hash  1487e2e4c3481e7d
+#   text hash     f89f90f25afb2c18
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

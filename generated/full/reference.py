@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  256dce100e1d8ac1
-#   text hash     0564a676c1753d41
+#   content hash  d525c76a84e7f4a9
+#   text hash     f1ddcf3b2c511d1e
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

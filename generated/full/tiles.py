@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7e7f90681424af4a
-#   text hash     79d498042b82ef1d
+#   content hash  608c3fba13ec9cd9
+#   text hash     582254255832ebb0
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c90fc54b2c3a357f
-#   text hash     22b3b3af8fca8b61
+#   content hash  6f016300df59a06d
+#   text hash     aa93caed47c202a3
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2d7702e91b3729d6
-#   text hash     b5845f044730ed4f
+#   content hash  3c1f7f9811fc86d0
+#   text hash     7d4d1807765f2f2d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

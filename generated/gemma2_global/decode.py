@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  63e88cbe7320d3af
-#   text hash     5ab109694429670c
+#   content hash  deb8a898186dd709
+#   text hash     c75442750af26a3d
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c4b5fd4e3b69e81a
-#   text hash     8c5bf6c9e58e840d
+#   content hash  d2f3d942dc0bf9af
+#   text hash     27548f247172d354
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2f7a75124b7dbac4
-#   text hash     ab5c9fb20832a1bb
+#   content hash  1e8820dda946c0c2
+#   text hash     9081710ccc83c640
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

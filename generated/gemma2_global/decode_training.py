@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  18d1c6611c22ca1c
-#   text hash     0e12d5f44580f0cd
+#   content hash  efe93cd8f40c7abb
+#   text hash     b447d962491e0505
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  21f2b63c8012b18d
-#   text hash     c54f973c515da28e
+#   content hash  a520ae440063ef0f
+#   text hash     fd461adbfb87dd1c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  03bf45bea8502ed1
-#   text hash     92dfd7f2933770ff
+#   content hash  77ebb16f888d5891
+#   text hash     ced58dfe85380883
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

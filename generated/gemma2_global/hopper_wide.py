@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d7031c3f59dede08
-#   text hash     bf11e103c24f9917
+#   content hash  6d57ef361707197f
+#   text hash     ee035de05e0cad38
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

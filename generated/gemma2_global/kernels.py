@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ba6ba13296018564
-#   text hash     085a57b91872ca2c
+#   content hash  5b42015dfa21ca42
+#   text hash     2727a595541449b5
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3a5dca730ed2fc7a
-#   text hash     ba30750efef8c93d
+#   content hash  cbf682c3bb6294fa
+#   text hash     84cdc26197483504
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

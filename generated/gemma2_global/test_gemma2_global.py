@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  543db5443fe9143d
-#   text hash     9f9cdaa4db7a4002
+#   content hash  df552f00a57a9702
+#   text hash     9a5f57e1ad67bc73
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

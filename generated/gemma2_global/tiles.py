@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9417866dd32e41f8
-#   text hash     680cac73e4054df9
+#   content hash  fd819af0bcb2ef96
+#   text hash     b65e47012d1a0a0d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a5be08e9e51c4522
-#   text hash     a2787673b01f6559
+#   content hash  5212b2c2ef143f97
+#   text hash     c4e52545133425ed
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

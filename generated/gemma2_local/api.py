@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  1e411b7b33b041e7
-#   text hash     9fbfd535bf2be748
+#   content hash  308adf058e8e9c00
+#   text hash     58c9e0dbb8bf8109
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9e1e1b512f0c0534
-#   text hash     57b0346b8ff81077
+#   content hash  298c093d38dcdbbf
+#   text hash     d819cc87dff7c38e
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c2d67b88d52876e6
-#   text hash     df2a398129823e2a
+#   content hash  c684a118e5ec13ab
+#   text hash     25129d893b019463
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  df85ea6d806d4094
-#   text hash     af992d7219c2d062
+#   content hash  20e6864ba995a598
+#   text hash     dfb35b64f4870307
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

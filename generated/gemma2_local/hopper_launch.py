@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f28ecee9649c15c7
-#   text hash     5e40466e34d348c8
+#   content hash  3ce6989ab1f3bdce
+#   text hash     b7bc5a0315c1ebb8
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ff1fedce4650a259
-#   text hash     22a0d5c77768dc90
+#   content hash  b617b332240626dc
+#   text hash     6820acb648e01f5a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  45b8e8ec5bddb0e5
-#   text hash     8ee0e9745e4f21d6
+#   content hash  c82fad5fab9278aa
+#   text hash     68db35644942689d
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

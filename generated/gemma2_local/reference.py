@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  cfc28402b79a0938
-#   text hash     796f6951a8701a73
+#   content hash  cfcfe8928383215e
+#   text hash     f8e37f3c126a8e6c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  68d3cc4e2235b80c
-#   text hash     9ec650931d7413f5
+#   content hash  3aebacedddc195bb
+#   text hash     7929a23a3e4f322c
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

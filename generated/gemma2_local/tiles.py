@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  586802e132e94026
-#   text hash     080e3580107f8bb6
+#   content hash  7e30bd6dda218108
+#   text hash     2940fd2a4b93aa22
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  7f3d0c2c2d26598b
-#   text hash     35e0189c972002c6
+#   content hash  c682a2865f9e2517
+#   text hash     3e588a631bff6ad1
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

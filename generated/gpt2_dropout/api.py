@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  25216f9df8c87f6b
-#   text hash     5791d50c65efb86e
+#   content hash  a33947bf997258d6
+#   text hash     b53146d1de502690
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

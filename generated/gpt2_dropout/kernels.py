@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  71fc49b714619080
-#   text hash     8010236cc11c19f0
+#   content hash  8c48b4ad1fa8fed4
+#   text hash     e091fb12998d39b6
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

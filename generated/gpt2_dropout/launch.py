@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6dbd101a8bce4dd1
-#   text hash     f7265879ca566c4a
+#   content hash  839a9f364a1e5447
+#   text hash     79c66cd0ac268cc1
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

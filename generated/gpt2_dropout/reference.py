@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  4e19587579001051
-#   text hash     f9d1344ded70cfc2
+#   content hash  621d1ab6b7be6038
+#   text hash     1478a2b83613cc4b
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

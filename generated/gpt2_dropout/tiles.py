@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  63b1a85119ba6ede
-#   text hash     1646b30d29670cc0
+#   content hash  3fc5d9c064f37c68
+#   text hash     35366e08537b9aff
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

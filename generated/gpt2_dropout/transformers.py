@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  7bf63a7945d6ecd9
-#   text hash     7e42d34389144f7c
+#   content hash  fe89d6a6b4dd0fed
+#   text hash     555db55c681f96ee
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

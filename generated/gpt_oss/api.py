@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  653f245163e1c964
-#   text hash     fe37c9fcd416f3ea
+#   content hash  321f0949f03fd991
+#   text hash     75cbef7936531e5b
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  130dd4bbc62d4f97
-#   text hash     51521bddae2db8d9
+#   content hash  a1e69d033f26609a
+#   text hash     8f7436ec31c409ed
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4c40ea20675f197b
-#   text hash     76e998d0c387e1f7
+#   content hash  8443cd8afa58f826
+#   text hash     2b19cc38e2ab89d6
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

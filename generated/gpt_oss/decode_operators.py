@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e94cf92c6b4f36f7
-#   text hash     ff42638703160f5d
+#   content hash  86a9fcdadfe6aec5
+#   text hash     6decb88cdf03c967
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0f8092f84d895117
-#   text hash     3ef7c6b403d3bd03
+#   content hash  97d41794362fc0c3
+#   text hash     ed95c5b365d61ca0
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

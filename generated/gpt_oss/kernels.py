@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fed662fab12aa4d0
-#   text hash     d46f71817d6fe6a1
+#   content hash  9047face45f6cefa
+#   text hash     5f0fcf6726ce1f23
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

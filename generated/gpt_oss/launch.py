@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  09ad2cbd01ad1eda
-#   text hash     8351c66e371c9385
+#   content hash  e9f0ebcf1659a5df
+#   text hash     884ed746faa09c6e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

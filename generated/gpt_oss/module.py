@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3c510b36ae0f74b2
-#   text hash     219834106c18724e
+#   content hash  bde604dcca66a2d5
+#   text hash     5aa071c00554806e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

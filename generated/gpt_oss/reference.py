@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e10efe2f9ebf6507
-#   text hash     24ef49dd479d368a
+#   content hash  bc9908808f25e279
+#   text hash     e52fddceb423b159
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d4fc8da1f40bef07
-#   text hash     bcdfea8250e20105
+#   content hash  d16d341138e0b86c
+#   text hash     667d111500d1c5ab
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

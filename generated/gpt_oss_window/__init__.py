@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  927175b0d8a9789a
-#   text hash     4860840019304539
+#   content hash  a1a8ea5b0badd8f3
+#   text hash     eb758340bcf440f0
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a30ac76dfdcf6739
-#   text hash     63479761f9cc2156
+#   content hash  3e201cf03b3989d7
+#   text hash     9825e11f8025a253
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f96a668440690f02
-#   text hash     f5310668be6c3b99
+#   content hash  a1a61af93b1e49fd
+#   text hash     fecaddb14c22340d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

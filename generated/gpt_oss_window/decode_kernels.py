@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9e964ea49edd5c7e
-#   text hash     4863dedb8411ea0c
+#   content hash  aa59734c50bc2cc7
+#   text hash     31ba3c8d487a2dda
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -386,9 +386,7 @@ def join_parts(
     slots = count_slots(head, first_split, split_end)
     for j in tl.range(0, slots, TOPS):
         slot = j + tl.arange(0, TOPS)[None, :]
-        # past a multiprocessor's own cache, which may still hold what stood there before
-        lse_ptrs = part_lse_ptr + out_row[:, None] * splits + slot
-        lse = tl.load(lse_ptrs, mask=slot < slots, other=float("-inf"), cache_modifier=".cg")
+        lse = tl.load(part_lse_ptr + out_row[:, None] * splits + slot, mask=slot < slots, other=float("-inf"))
         tops = tl.maximum(tops, lse)
     top = tl.max(tops, 1)
     # what has seen nothing keeps -inf: measure it from 0, or -inf - -inf is NaN
@@ -405,19 +403,19 @@ def join_parts(
     for j in tl.range(0, blocks):
         weights, sums = tl.zeros([PARTS, 1], tl.float32), tl.zeros([PARTS, column.shape[1]], tl.float32)
         first = nth_of(j, head_blocks, first_block) * BLOCK_S + chunk * CHUNK
+        lses, parts = (), ()
         for n in tl.static_range(CHUNK):
             split = first + n
             slot = tl.where(split < head, split, split - first_split + head)
-            kept = (split < split_end) & ((split < head) | (split >= first_split))
+            inside = (split < split_end) & ((split < head) | (split >= first_split))
             place = chunk_row * splits + slot
-            lse = tl.load(part_lse_ptr + place, mask=kept, other=float("-inf"), cache_modifier=".cg")
-            inside = kept & (column < DV)
-            part = tl.load(parts_ptr + place * DV + column, mask=inside, other=0.0, cache_modifier=".cg")
-            # once both are there: what a split without visible keys has not written may be a NaN
-            part = tl.where(lse > float("-inf"), part, 0.0)
-            weight = tl.exp2(lse - chunk_pivot)
+            lses += (tl.load(part_lse_ptr + place, mask=inside, other=float("-inf")),)
+            parts += (tl.load(parts_ptr + place * DV + column, mask=inside & (column < DV), other=0.0),)
+        for n in tl.static_range(CHUNK):
+            weight = tl.exp2(lses[n] - chunk_pivot)
             weights += weight
-            sums += part * weight
+            # what a split without visible keys has not written may be a NaN
+            sums += tl.where(lses[n] > float("-inf"), parts[n], 0.0) * weight
         l += tl.sum(sum_pairs(weights, ROWS), 1)
         acc += sum_pairs(sums, ROWS)
     store_rows(out_ptr, lse_ptr, there, out_row, lse_row, column, acc, l, pivot, DV)
@@ -447,7 +445,9 @@ def join_few(
         lse = tl.load(part_lse_ptr + place, mask=inside, other=float("-inf"), cache_modifier=".cg")
         inside = inside[:, None] & (column < DV)
         part = tl.load(parts_ptr + place[:, None] * DV + column, mask=inside, other=0.0, cache_modifier=".cg")
-        top, lses, parts = tl.maximum(top, lse), lses + (lse,), parts + (part,)
+        top = tl.maximum(top, lse)
+        lses += (lse,)
+        parts += (part,)
     # what has seen nothing keeps -inf: measure it from 0, or -inf - -inf is NaN
     pivot = tl.where(top == float("-inf"), 0.0, top)
     l = l * tl.exp2(m - pivot)

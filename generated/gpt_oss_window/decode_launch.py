@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  2e0f56fef372821e
-#   text hash     a99cf55b3815e3bf
+#   content hash  9133e4db237ed7c2
+#   text hash     9f587f673fbff07f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

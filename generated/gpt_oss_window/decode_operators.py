@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8dfb5841479aeacc
-#   text hash     731a16751202446b
+#   content hash  0faa59609954a546
+#   text hash     4c63a0f4527c7b05
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

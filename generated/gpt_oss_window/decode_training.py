@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  42e766d92a1c36f9
-#   text hash     88c7c1cc97ad8be8
+#   content hash  8475866859ce7250
+#   text hash     784a7907c35a2799
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

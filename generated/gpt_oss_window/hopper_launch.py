@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  2605f80701015bf8
-#   text hash     d15c283a47107cf0
+#   content hash  5208c2eb7cc919e4
+#   text hash     0cdc7d250350b2c4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d9fdad9195540310
-#   text hash     f097ab7ed34a1ba4
+#   content hash  0ae8315bb70ead14
+#   text hash     e5ce46a8dfacb67c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

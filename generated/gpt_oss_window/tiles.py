@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  23e554aede02efd3
-#   text hash     214add400a1d37a5
+#   content hash  c2163c4b526ef63d
+#   text hash     68c0dae88176964a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  82053657ec49ff1a
-#   text hash     a9c9031c0a9e3af8
+#   content hash  0f7f6a8dff36697d
+#   text hash     61fd730c3858c6d4
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  70f956ec85b9c40e
-#   text hash     48afd043dd3613f0
+#   content hash  bb8fe769cc213954
+#   text hash     98f5b79282400b0f
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  cbfa6a2ea6cc4e8b
-#   text hash     e4e2d997e5413f7d
+#   content hash  44b988b319382abb
+#   text hash     095792635274f5a6
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3967647293f3fbe4
-#   text hash     5be32818cd400337
+#   content hash  870d2ee65b0e8b4f
+#   text hash     e9e5f8d6d9a657c8
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6b41d23aae3911a1
-#   text hash     99f4b351078eac00
+#   content hash  098b659ef8c2cd18
+#   text hash     5ef4bf73afc75076
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

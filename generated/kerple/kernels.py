@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  611567d6aec6743d
-#   text hash     a89628bfbb7b469f
+#   content hash  520c524cb48f596a
+#   text hash     ce0a4ee0114d337e
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  931f95c536998ea8
-#   text hash     67c8508eedcd4e59
+#   content hash  1afe36bc618b8e5a
+#   text hash     0a0ec5810da8ee12
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  32fe6e7c40c1f8c0
-#   text hash     b1c18507dee7a7ce
+#   content hash  e4a9b11855558099
+#   text hash     25299a6529218e2f
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  bf3a8f670e624403
-#   text hash     786899c2f28debd8
+#   content hash  8304db8d45036639
+#   text hash     cd70b031c22a7fac
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

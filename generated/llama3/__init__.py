@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  94eb0428502c4ca6
-#   text hash     ec462774d1fdb964
+#   content hash  9ed1f838d0b27108
+#   text hash     be3122a5faeb65ec
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  65970a65a052ef2b
-#   text hash     74328cd645e6491d
+#   content hash  5d68977f44b4f9e5
+#   text hash     5fdb86b65088274b
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

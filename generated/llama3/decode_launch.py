@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6d973f0a6ba8361f
-#   text hash     4ff25403fa765510
+#   content hash  bce7b8ef9dca5cf4
+#   text hash     3cbfb1cfba07f5ba
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

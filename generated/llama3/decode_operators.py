@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  15a29d16b68a788d
-#   text hash     0269650b16d36954
+#   content hash  2f06941e7a06c5fe
+#   text hash     69c353be1e0a6e20
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  731d2ed0abdb5113
-#   text hash     8d3b12c1cee952c8
+#   content hash  e2a491194ac7322e
+#   text hash     735a7bf40dcf65d3
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  76685b70c018a13c
-#   text hash     d7aa609133e2962e
+#   content hash  307463b404d21d7d
+#   text hash     dd4c72218b3ab7a5
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

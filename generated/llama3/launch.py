@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  dc93de22f68a7b12
-#   text hash     d9497318625661b2
+#   content hash  92e19791cf9a30ba
+#   text hash     b12761f0e48bcb92
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  524e5f21314a4ca8
-#   text hash     5b5b0ed0f7d5a7c8
+#   content hash  ccccad5638b46eec
+#   text hash     ed54fe6ccd182325
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

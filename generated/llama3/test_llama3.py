@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  38b4d4f57707dadb
-#   text hash     2587cd1566af6e71
+#   content hash  19e3bf4ed0143860
+#   text hash     7b8986d6b63f023f
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

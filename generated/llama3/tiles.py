@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1242ebfc5b163404
-#   text hash     9e61f86cbe7f03f0
+#   content hash  714ec4bec232b180
+#   text hash     df9496ad5b29ab5f
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

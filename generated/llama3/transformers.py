@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  13bac8ed712e1991
-#   text hash     e6856d09db1099b2
+#   content hash  f49eece27255908c
+#   text hash     36f8b27757303073
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

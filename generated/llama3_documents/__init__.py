@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  adfac6a2bc87827c
-#   text hash     99ac75eecb2a877e
+#   content hash  9b7e457bb1944a53
+#   text hash     2627e1b700597718
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

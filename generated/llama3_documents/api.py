@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  69ef9753f48fdd04
-#   text hash     f20433f0bf48ec37
+#   content hash  c601cefa05cde2f0
+#   text hash     c82d91d0feaa7f6d
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

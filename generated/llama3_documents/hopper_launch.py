@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a22a3c79fa7c0f9c
-#   text hash     6330c0d1debf91c2
+#   content hash  24ed97473591fe22
+#   text hash     9ea94581f8ef5730
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

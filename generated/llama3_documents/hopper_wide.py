@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  82d92da97b8c71e7
-#   text hash     40984e9fc540d946
+#   content hash  4710bb39264f8052
+#   text hash     8003a3fc8bd97ce4
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

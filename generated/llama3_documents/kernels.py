@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e58487acffc66bb8
-#   text hash     321821fc82af2d99
+#   content hash  8d220dadca1d8e15
+#   text hash     346a027c7238f2d7
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

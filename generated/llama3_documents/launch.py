@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  15f1e27f649087ad
-#   text hash     2a95284f8f70be7e
+#   content hash  1c16652f5967f9bc
+#   text hash     96fc453ffead7652
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

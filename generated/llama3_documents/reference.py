@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b3194728c4b36161
-#   text hash     3734d6af3025de09
+#   content hash  19dd9e474f923b3e
+#   text hash     17a7669b511053ed
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  737c4fa0d8a2c020
-#   text hash     f559a9e32692a8d7
+#   content hash  20c8e6917d82a5ed
+#   text hash     5fa13337d0c13069
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

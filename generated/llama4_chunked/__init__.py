@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  37fb3ef542a9a070
-#   text hash     88209fbd2b04bb78
+#   content hash  4e70ecf01bda2eec
+#   text hash     885118036b84abd3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

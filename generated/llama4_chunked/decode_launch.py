@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0a00276b69abcaa1
-#   text hash     53d3d6a050e78a2b
+#   content hash  35acd2464e87bb5a
+#   text hash     a47bd4964f9d5873
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1ac30cae534bf3cd
-#   text hash     8b216fa318b3ae69
+#   content hash  85180250eb4a7223
+#   text hash     2afcfe83d22257d1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  69ee1ab363dc6fa0
-#   text hash     2a8c1bf74d546b91
+#   content hash  4f8eec755d187ca5
+#   text hash     084713ce73ebf887
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

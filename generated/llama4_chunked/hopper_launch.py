@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  14a88e534211ae04
-#   text hash     d743f235a8917c21
+#   content hash  4261bb2c2ff53e0a
+#   text hash     03dd19488f30b882
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

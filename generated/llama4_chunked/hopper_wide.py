@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1f6e27a55af1de4a
-#   text hash     82dbd5a8a65b8fa8
+#   content hash  a64af93d20cb4287
+#   text hash     8781ca4d9f070d76
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

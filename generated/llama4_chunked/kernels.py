@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c07f0798913fe8bf
-#   text hash     8621a69d3964d917
+#   content hash  f7c2ff37b2984137
+#   text hash     e8dc892593a327dc
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

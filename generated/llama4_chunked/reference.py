@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b5e9e2c2802dd073
-#   text hash     8f2d5dd271275901
+#   content hash  329f29ed067e15ca
+#   text hash     62985b4b9e2c899b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  44090930827d0323
-#   text hash     070cb3196c04cba6
+#   content hash  343f8b11b2d54210
+#   text hash     2d49792f36c20277
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  22237b9c92650c54
-#   text hash     5b162e453f6c2291
+#   content hash  7fc698276dfd26a4
+#   text hash     1208335fbe967853
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

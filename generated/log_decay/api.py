@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  23aa530c15e02d68
-#   text hash     85793e7dd6b44920
+#   content hash  996d16689cfc4a53
+#   text hash     401dc004c26eeb08
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

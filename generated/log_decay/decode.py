@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1fad5c2601f83831
-#   text hash     c069a5a482cbc495
+#   content hash  14ccc5cc884f71cb
+#   text hash     dfa265e8c5c98ae8
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

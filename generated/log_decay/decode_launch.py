@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  17069190088209d8
-#   text hash     c06fb783fe549475
+#   content hash  efe6ea68a7939f55
+#   text hash     d25dedb9ec7cee9a
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

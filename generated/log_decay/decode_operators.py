@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e6683bc4af4e78cb
-#   text hash     dbcf6b0edf7b0225
+#   content hash  9f84ad2690eac9f5
+#   text hash     f056d53857b49685
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

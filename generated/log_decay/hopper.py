@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  20519cf13c61ff42
-#   text hash     ffe0fc2f5bb2a142
+#   content hash  3ed56b903d933ad4
+#   text hash     7ec12e42098338bf
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4b3842582075f1a6
-#   text hash     5258a35b61b9c0b9
+#   content hash  4d6a3e2233309691
+#   text hash     e436fb02788cdf5b
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

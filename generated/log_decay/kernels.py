@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3f8a3b0c67d2769e
-#   text hash     b2581111698b8dec
+#   content hash  1aa900c3190a1134
+#   text hash     fd34bf4811878b61
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4529be0f99cbf5f0
-#   text hash     9e4bc61eb356c027
+#   content hash  3d3d608fffe5cae7
+#   text hash     1b7bee7dcb8fe8e0
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

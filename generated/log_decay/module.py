@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  bd1aff6cb33c5927
-#   text hash     83c260f430a9c3c7
+#   content hash  6fc37955733c414e
+#   text hash     1594c547d395deb5
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4674b786f3689e1a
-#   text hash     e30d4e49c043abd0
+#   content hash  c7dad8ffa23bc493
+#   text hash     5c97152d0bbb7817
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

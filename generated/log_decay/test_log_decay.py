@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c6828fcf81fda29a
-#   text hash     7451de46c5975bbb
+#   content hash  a1a63aa1c0cd9418
+#   text hash     b152558efdd6be17
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

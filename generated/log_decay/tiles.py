@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  da6b203a3b5b1dce
-#   text hash     da7594fe4e880e7b
+#   content hash  b04794ec1d0ca627
+#   text hash     2bdd72c618bc0d3d
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  474065a9f298643a
-#   text hash     3678c34c233e3920
+#   content hash  e1759df4b7839e00
+#   text hash     00a4a26ebcb161c3
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  0fda3b4a64467555
-#   text hash     f40cd1f7edfd7e8e
+#   content hash  413c295eb8f3367e
+#   text hash     28f66a6eed253e4d
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4c3a1ccba3c764f9
-#   text hash     6ecf841d2ce55fcd
+#   content hash  52235f9a8ef38eed
+#   text hash     773fe345746cf495
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

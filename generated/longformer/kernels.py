@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  00e589f396ea76e8
-#   text hash     f8d8099f3d88167d
+#   content hash  da2e0e1728689606
+#   text hash     d09bd2c22d1149f9
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b7f4d8f3d1c0b6cf
-#   text hash     93801e6ddffbf69c
+#   content hash  d381c7ad57e9af78
+#   text hash     5d57b60ac1028f8b
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

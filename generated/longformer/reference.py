@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9ff1f7d9f14510cb
-#   text hash     80e6262973c9e16e
+#   content hash  e91e30b78c71951e
+#   text hash     5aea1c2024e80404
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

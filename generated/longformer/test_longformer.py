@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  66e6bfb49356512a
-#   text hash     ce2ebf319505d874
+#   content hash  a0ab9a3a6646d9c3
+#   text hash     20596cf1db983daa
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

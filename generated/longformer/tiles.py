@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  7a9e58ede8549ca3
-#   text hash     bf9dacb0ef3d1aff
+#   content hash  8b0d4fe373d51559
+#   text hash     ef7f6e50b1b571e4
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2580dea7a77b04a2
-#   text hash     63048e737562bf53
+#   content hash  f35bb2a92497961f
+#   text hash     cc050fb43d58eb4c
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2cc9d58dd0780af3
-#   text hash     4113307ff58d9cce
+#   content hash  cbad17f9b05d4f79
+#   text hash     aafd5b44dc347470
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

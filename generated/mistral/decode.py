@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  891b35f63630467c
-#   text hash     913ae8ed0f4cd4c6
+#   content hash  8640ef414e0d036c
+#   text hash     6ef0e1f34713b02a
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

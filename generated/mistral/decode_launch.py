@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ab57072d02b922c2
-#   text hash     925ae418f3e6e0d8
+#   content hash  9c300f53f66982ba
+#   text hash     4aba0c7a265538d0
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6dd317bacf0dd61c
-#   text hash     ec1e100cdc7eebdd
+#   content hash  b96aa6e7125b4203
+#   text hash     cfb73ec83a94e9b4
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

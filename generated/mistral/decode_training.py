@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1e7a29837c6b8947
-#   text hash     fc7f43cf0bd3c76e
+#   content hash  b2f39adc365adf63
+#   text hash     b038b4a229ca10a3
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

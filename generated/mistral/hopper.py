@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  58a87ad84ec54275
-#   text hash     cf50cb62a7ab406d
+#   content hash  63193ca100665ba4
+#   text hash     1e9bdf52d4fb5b3b
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

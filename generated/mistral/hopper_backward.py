@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  af18178cfb95967a
-#   text hash     9971b3730591ef54
+#   content hash  136d2165cbf48a34
+#   text hash     0af7971e1e3a93d5
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e1e2bab6713d60eb
-#   text hash     ea94f9b1c7251576
+#   content hash  15fd395c088cd3c8
+#   text hash     9c5dcd79d29cea24
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

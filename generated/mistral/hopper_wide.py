@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8b8d163d22dc2b0f
-#   text hash     5ffc23e7b6ded5d4
+#   content hash  cc8a1dc0a0f1f4e3
+#   text hash     fcfa8ecb2126f971
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a59832372c8f9a52
-#   text hash     6ac6b084dccaa2df
+#   content hash  0235cd1232218c85
+#   text hash     eec01b963fea850b
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3ddfed9b11537761
-#   text hash     50ffa99961744844
+#   content hash  e48da5b8a24b4e0b
+#   text hash     3f8eea1af058bfd6
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

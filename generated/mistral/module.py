@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  beffa1fe714d66de
-#   text hash     5cedbe9113085507
+#   content hash  9f706062bf7b5ff8
+#   text hash     7ff9cca2527805ec
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

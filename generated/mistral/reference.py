@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b47164c1aedb3952
-#   text hash     dc6b0e564bc69a4f
+#   content hash  c4c51b6a0ec6d6bf
+#   text hash     5026f3b61d3f57d4
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  02ad8ae80c6e6875
-#   text hash     158648804a8393c6
+#   content hash  be89d7aaefcfc985
+#   text hash     1349d8f982bafea5
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

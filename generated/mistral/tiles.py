@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4c9e65969f52d9aa
-#   text hash     621bf7c41d6b2ef1
+#   content hash  429783a66a554376
+#   text hash     2c19c83bf85a9db8
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  129d77e0821b065e
-#   text hash     8d677c5b4edc8713
+#   content hash  49fd19e8b93ce6e1
+#   text hash     62ec980cf7bd4a63
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

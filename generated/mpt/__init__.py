@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  129f5c7b625007ef
-#   text hash     f4bf39cd211be9b7
+#   content hash  a7b74ee9ab421159
+#   text hash     7b9e4a2cd4771cc4
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4bfee4839b90e016
-#   text hash     5e61a58cb54db991
+#   content hash  10ed7c736951f6a2
+#   text hash     75cf2bd43a56ce7c
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

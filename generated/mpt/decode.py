@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  cbec7f9790e712d3
-#   text hash     f4031110dab78f49
+#   content hash  38cec349d3da60a7
+#   text hash     219dc1da0d491ca4
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

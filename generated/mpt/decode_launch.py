@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1fbb03d6ee948cdd
-#   text hash     1edb5268cf6487b0
+#   content hash  db4a8f839e4f2c5d
+#   text hash     ea9d6d93d9fa42de
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  45afdecca3705e0a
-#   text hash     46633c400b7dbe25
+#   content hash  bc7af11bf291958e
+#   text hash     00fbce7a36fbbd4d
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

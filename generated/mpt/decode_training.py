@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  17a9fb9626f55723
-#   text hash     a16de8032518fadd
+#   content hash  77c2e132dca7aeb8
+#   text hash     32bff6969ec7f87e
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

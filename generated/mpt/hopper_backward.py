@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c56c2f6414ab2109
-#   text hash     31bbd5910f339c4e
+#   content hash  7dc679303003d2e7
+#   text hash     6a128c102956c628
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

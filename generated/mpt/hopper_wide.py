@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b81c5619ddf071ce
-#   text hash     7b5d5adb5840f3a9
+#   content hash  1bcb3944dfb2a6c3
+#   text hash     328b422f2dbde807
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ca1515ec40e56160
-#   text hash     eecaa5cf05cf79b1
+#   content hash  9a5315ad730d8573
+#   text hash     91c66d3186521d2d
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

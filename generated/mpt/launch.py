@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  488a71e2ae2d35f4
-#   text hash     0b3ab03db7013cfa
+#   content hash  cb1ac9061512cd8d
+#   text hash     4bac698bc01997c3
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  cd43a8963e9a4bc3
-#   text hash     e7f1ccc50c0551f3
+#   content hash  fc72480ed9f05f6e
+#   text hash     0b2b017b5038825e
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

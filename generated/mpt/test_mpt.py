@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  27d9cd36036c79f0
-#   text hash     307b53b9543cccb5
+#   content hash  184cbe8690871e6b
+#   text hash     64e37097cb678cad
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d526b5fbbc7d3a16
-#   text hash     09c204f0a447cc44
+#   content hash  31e8d3301045a9a2
+#   text hash     be8f213c9524198d
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

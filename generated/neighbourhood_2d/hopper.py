@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2a77bf8a7b341071
-#   text hash     53f9b125d6fd4c5e
+#   content hash  f9d1229769bdf553
+#   text hash     6b14ee3abac40655
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

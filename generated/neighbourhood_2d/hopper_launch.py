@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  fc7daeb6b8302050
-#   text hash     197804a68736ed48
+#   content hash  d5026510c601580c
+#   text hash     0d0b67369d0c7be9
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

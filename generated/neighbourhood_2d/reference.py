@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  97257a3164489aae
-#   text hash     79fdab009a386a11
+#   content hash  7ae41b74eda543b4
+#   text hash     dc96083a3e1a8884
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

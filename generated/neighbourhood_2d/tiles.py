@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  74706edd8a70b815
-#   text hash     47b06d73ca5ca37c
+#   content hash  7f4d41ce243a49a4
+#   text hash     5f4cbedaf9eec9a0
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

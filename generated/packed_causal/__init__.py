@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c7c641b01fbbdcd9
-#   text hash     c7cbff52c2d376e6
+#   content hash  d2cb73f693c745d5
+#   text hash     c8b735350ac3ffff
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

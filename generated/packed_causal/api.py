@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b3154f2731dc32ce
-#   text hash     ad30b83685e75df6
+#   content hash  66660f9769227cb9
+#   text hash     5115f2c669cc4d64
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

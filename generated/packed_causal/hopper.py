@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  744d9df1ae69d8dc
-#   text hash     0033438d8d917e39
+#   content hash  cffba18b844a31da
+#   text hash     fd3dd1bafd00a8d1
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

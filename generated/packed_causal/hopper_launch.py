@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1ea0396dcce9480a
-#   text hash     2a3c0f612edc17a6
+#   content hash  fccbb3b1dd81a37d
+#   text hash     87cdc6e04e09f806
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  229694cf5ed3461a
-#   text hash     48045576b6f4016d
+#   content hash  41ed01857746e4e4
+#   text hash     808d375120ddd753
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

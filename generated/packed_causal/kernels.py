@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8427762c834b8d5c
-#   text hash     1d089144167c2754
+#   content hash  9ecf58d551fc7025
+#   text hash     f6a01c9e875e8a5a
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

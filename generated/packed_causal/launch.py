@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7fe7c4054077edd6
-#   text hash     dc8a68ccfa1e4273
+#   content hash  2f1349823b3b6d6c
+#   text hash     c8e43e245a1f70cd
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  328370cb88be509f
-#   text hash     50dc5993df7be0b4
+#   content hash  b7a25d25598a638d
+#   text hash     82a15cae36409458
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

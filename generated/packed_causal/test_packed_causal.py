@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4406390bbd7f8616
-#   text hash     e221a62fe31e4b5f
+#   content hash  aa18d3875d2bdc60
+#   text hash     e17f717023e51cbb
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

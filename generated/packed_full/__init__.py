@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  170fef5fea7c6984
-#   text hash     9cecf1cc3838c0b2
+#   content hash  b96b3711822dfa3e
+#   text hash     84f134e472a69ce8
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

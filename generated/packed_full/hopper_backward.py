@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b9d844d53e3f26ae
-#   text hash     3b7e55f95cd2374b
+#   content hash  a559ee39139edd62
+#   text hash     3cbe4e5e86822a27
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  42e3cd0b0e648642
-#   text hash     da584dc85d7580cf
+#   content hash  28e3907cdd65a35e
+#   text hash     443eda3d4dba58b9
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d5975c7197b0c113
-#   text hash     cf15a998f12d0b82
+#   content hash  f5174e75f62dfda9
+#   text hash     8df8f9d6747028a5
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  72238e449edf5245
-#   text hash     c3bc6dcc5ddba7d0
+#   content hash  d9de6cd8b76f96ef
+#   text hash     cb0041b8019b7989
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

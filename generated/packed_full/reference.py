@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e74d4c0f0d6f32f9
-#   text hash     1a2b77fbe9b9582e
+#   content hash  7eecd622fcc50a18
+#   text hash     3f8b5fb13caf0abf
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

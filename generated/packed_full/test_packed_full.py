@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f3689ba55285fc96
-#   text hash     088c94bb76a20ec8
+#   content hash  b09979aab0b152d7
+#   text hash     906c3053734e1663
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

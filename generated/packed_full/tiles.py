@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  053065c21c498ae9
-#   text hash     32950e71dab6c68a
+#   content hash  3e0b268897e02bce
+#   text hash     e21af93a84326916
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

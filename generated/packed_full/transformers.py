@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  76c9b50ffd21c73f
-#   text hash     d1fc3b9b4b194816
+#   content hash  37c0d28c8cfb4fcc
+#   text hash     3ee2a6df409691fd
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d95583defe12a0d2
-#   text hash     2570501b4cd5b31b
+#   content hash  6c94a6e8cf1416dd
+#   text hash     d270fc70311eedf0
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

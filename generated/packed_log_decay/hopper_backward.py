@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3b27053aec908431
-#   text hash     2018e86b17e4dbe3
+#   content hash  65fde8925a98eab1
+#   text hash     ecdd574906e4320c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4ab82e16952871ae
-#   text hash     7032a39c874b6bf6
+#   content hash  ee44b178ff411959
+#   text hash     f06e53978bdf16a6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

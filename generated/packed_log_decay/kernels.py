@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  849fa79bcd38b737
-#   text hash     d45af59daba67171
+#   content hash  e6934c7d09afe826
+#   text hash     f4da4fc18126153a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

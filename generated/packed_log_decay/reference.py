@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d64b43b9c29df6c9
-#   text hash     d52c9b4680333d0d
+#   content hash  53c67b200ccd6fd0
+#   text hash     f750a7d8b6bc13c1
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

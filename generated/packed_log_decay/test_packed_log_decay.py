@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ec2a3646abd04611
-#   text hash     6c3666cf820395fd
+#   content hash  99c1cd50ea90d28e
+#   text hash     7a0463dc5499136a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  39db9621e782a72d
-#   text hash     33ab400b383aca2e
+#   content hash  7c126a50b0555e58
+#   text hash     cd2a25fe6bb9da37
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

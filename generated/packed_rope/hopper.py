@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  25156c72952d5949
-#   text hash     a93ff26b7c8663d5
+#   content hash  2f4ba89a1c7fd5eb
+#   text hash     aaa3356c833b3ed0
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  18c8409636489a6c
-#   text hash     9634e1665a005160
+#   content hash  2892458948a03897
+#   text hash     57fcd13e350dbc17
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

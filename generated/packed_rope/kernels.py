@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2daa2aa3ee2d6fa4
-#   text hash     c7a42f9e16a4a129
+#   content hash  02901d3f6dc7bf83
+#   text hash     5cf0968eac3d6810
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6460eedabd2b56d0
-#   text hash     c38a9417ae4b40f8
+#   content hash  5f03a6004af8a8db
+#   text hash     414f0df316337d71
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b181d7660b87dbf1
-#   text hash     d10be4530599a3f5
+#   content hash  9537012127fcfbd1
+#   text hash     9b7c35c05b445354
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

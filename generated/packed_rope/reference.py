@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c76af3e1e8a643ff
-#   text hash     27c497c27cbc5ede
+#   content hash  983be009edb6c9f1
+#   text hash     a4bb20f2f07287b0
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

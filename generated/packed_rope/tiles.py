@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8da0e76bd840e919
-#   text hash     fe68b1bec3cad86c
+#   content hash  63979e2bfb384ed3
+#   text hash     8b3173098aafa053
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

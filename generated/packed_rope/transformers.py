@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2d3d5f6f377ad8ac
-#   text hash     1b49b6343458fd2f
+#   content hash  aae9442928838280
+#   text hash     b72febc2ba6e6ab0
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9ed1d93bb122c753
-#   text hash     27f0dc4c30daf387
+#   content hash  f94220afae3a0d75
+#   text hash     66f75623d3171e3b
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

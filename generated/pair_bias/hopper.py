@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  06e9647055da93f4
-#   text hash     d2a8561f056b8605
+#   content hash  9e4c0cc4570ba767
+#   text hash     077a3b1e9ad534a3
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

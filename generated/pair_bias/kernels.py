@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  96fcf29aa3a10f40
-#   text hash     a706448c393c0646
+#   content hash  a47070d1975b7c37
+#   text hash     2379d78c6e4bd18f
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  454362278980d120
-#   text hash     fb6fa8bedd875163
+#   content hash  8468783ae8d1f8b0
+#   text hash     696d3032c922f81c
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

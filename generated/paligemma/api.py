@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  16b9c4f88159d7de
-#   text hash     ec264af29fb6cd5c
+#   content hash  d2e0ea74051a892e
+#   text hash     250642ec67111fc7
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

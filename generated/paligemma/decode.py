@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  89f2a61e08fb6a9f
-#   text hash     8b157c1e5429feba
+#   content hash  87c209e8bd36bf32
+#   text hash     92eb39f3cf9fd84d
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

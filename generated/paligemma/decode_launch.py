@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7f26569e5c68c16a
-#   text hash     f7c2cbaa3be6b1ab
+#   content hash  c9ee889e92b8b386
+#   text hash     af10a87f93d92c87
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  59517d1a5a2dfbe5
-#   text hash     42a2e496a2613f6b
+#   content hash  0cffd3746d195bf4
+#   text hash     44deebe8055783ea
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c3690df2e7812056
-#   text hash     e994875689b028ab
+#   content hash  f8a931d99feba1dd
+#   text hash     74db18c2fa5fafbc
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

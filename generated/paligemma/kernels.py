@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  af91f88d631765f3
-#   text hash     21c07706dcc896e4
+#   content hash  b09f6282817f13fb
+#   text hash     608fbf043bdfb957
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

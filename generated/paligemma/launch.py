@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e32f531c46d02811
-#   text hash     0204f8f3c1886a1a
+#   content hash  3b33515302b288ce
+#   text hash     172af0cf259c60b0
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

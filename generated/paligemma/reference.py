@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e46956ddffa49dab
-#   text hash     c3d2463b5078ed7d
+#   content hash  8c7d8c1b04a44d3f
+#   text hash     5efa3a6b50f55d99
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e9c66ddf0488244a
-#   text hash     2eee66a923c10db4
+#   content hash  e2f915451fa8d570
+#   text hash     8bca70ab7e671656
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

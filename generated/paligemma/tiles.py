@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  00f2f8d68e035d99
-#   text hash     388e9532c4551b3a
+#   content hash  95d423444693d87f
+#   text hash     0259ef794fc55e12
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ebb24a07a45dfb4d
-#   text hash     0e57f822f2ba0417
+#   content hash  2cc75a42f4b68c2e
+#   text hash     8a3233961503929c
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e6d85ae1d52822b3
-#   text hash     08268895e8c431ec
+#   content hash  282f89928cfe3a44
+#   text hash     cc3b2eb6090faf78
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

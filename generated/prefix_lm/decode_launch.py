@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7c4433d14e8f30fb
-#   text hash     919a7d8bd28a3b36
+#   content hash  b178711ea515fff9
+#   text hash     d324387683fe6050
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

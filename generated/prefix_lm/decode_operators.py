@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0ddb2fefb1dd5977
-#   text hash     1f9733b9bde2aab2
+#   content hash  7f688dda1ffd745c
+#   text hash     25f60d238d4809c9
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0172ac6f1504623e
-#   text hash     5d0d2fbddb0d82c3
+#   content hash  10634b56ce7d3a1e
+#   text hash     85cbaa338a91ba75
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

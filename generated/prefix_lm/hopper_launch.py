@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0b448fe577174d1f
-#   text hash     4addbdf125130df3
+#   content hash  4a4ad4cdcea103ae
+#   text hash     c572993370a12785
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

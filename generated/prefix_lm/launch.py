@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  fd00e64eba7df9f0
-#   text hash     cb4bd91eb51b3f47
+#   content hash  e565895053cab980
+#   text hash     a62e4172810797eb
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7203ecf84595fb54
-#   text hash     ef2bb40c81942803
+#   content hash  c10375d7f380872f
+#   text hash     869c3d7d91add36d
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

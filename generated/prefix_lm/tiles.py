@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  86625a82d1ea37e8
-#   text hash     2da2e5830ab3d4d3
+#   content hash  38045a228347e2ed
+#   text hash     33450063e4f4d150
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

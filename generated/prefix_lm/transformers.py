@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b38e52e13fdf1645
-#   text hash     56a42d4324152353
+#   content hash  d37da0c1c6d0f915
+#   text hash     9164d0f6bff3ef09
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f471256b857cd9f1
-#   text hash     58c637250727cc86
+#   content hash  69a603cac3fe3487
+#   text hash     a1c39addd0795662
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ea31a5ca184eed51
-#   text hash     cba2d674e42df647
+#   content hash  de42a3126dcb8bb1
+#   text hash     69ad9f0087ba1dd3
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  42051dccac8d7512
-#   text hash     fe26dd3160d790a5
+#   content hash  15ad8ce2b02c8d86
+#   text hash     9b8dd1a2665ac950
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  daedf1f4fcd63ff3
-#   text hash     841a16319c34faa7
+#   content hash  a435f4a058101bc9
+#   text hash     de486f4b3847b53d
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

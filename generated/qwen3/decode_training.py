@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6b07d4c3e6792e1f
-#   text hash     fff131944162d1e2
+#   content hash  635ab8f0f48759e4
+#   text hash     7abc9620ef93f6b0
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

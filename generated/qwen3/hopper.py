@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d39a0757bad14920
-#   text hash     cac6d06fdf458fa1
+#   content hash  289c5ff95adc440b
+#   text hash     11b35ed9fa5e14e9
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3b141d0cd7ff24f8
-#   text hash     e9c3a9bb9a29be8d
+#   content hash  b5ff4eeb7ddcaf76
+#   text hash     aafc87938f9d2c05
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  671291b3f9ab323d
-#   text hash     ade24694f890eb14
+#   content hash  9dbabca961f0bfcc
+#   text hash     3341517c68f60758
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

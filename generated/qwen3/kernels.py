@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  632cd286b96757f1
-#   text hash     11fa076e0099d515
+#   content hash  cfae93a115be0119
+#   text hash     cbc3ed0683e19401
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  402b7cf6b4e44ffe
-#   text hash     4bce29da10c33126
+#   content hash  66a195a87828a7dd
+#   text hash     45aea69489072756
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

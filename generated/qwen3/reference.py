@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6c76cd72d8f79574
-#   text hash     4af9b8f24130a45b
+#   content hash  e8255a87aed58ed1
+#   text hash     8503b71a04dc5364
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

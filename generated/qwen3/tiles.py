@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5d62010084a2c6a3
-#   text hash     8af1d652226419a2
+#   content hash  f3cb716028cecab3
+#   text hash     028cc997480b739b
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

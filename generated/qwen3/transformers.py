@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2915b0bfc1546943
-#   text hash     c66c17825dd66085
+#   content hash  ee7c7b05781fb3e6
+#   text hash     4656ecc223ff8bba
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

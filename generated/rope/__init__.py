@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d7d1517fa00736bf
-#   text hash     900d2e53e4e6c9c2
+#   content hash  bb4595d9104cbfe1
+#   text hash     caa3b3a0e11cf061
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

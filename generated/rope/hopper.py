@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2336660c7f30aace
-#   text hash     701ba1a9250e2320
+#   content hash  d6655aecb13e56b6
+#   text hash     1f70c1085de57748
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

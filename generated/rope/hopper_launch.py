@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9656650aed88f4eb
-#   text hash     df8f2619579f588e
+#   content hash  7bab8c524fd96490
+#   text hash     6a8adcea2433bc3b
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  62f39fe26567ae71
-#   text hash     796f8e95d64e9d54
+#   content hash  2e940ec816f230f0
+#   text hash     844373c0d80a7827
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

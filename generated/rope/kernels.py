@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c222048506ce477c
-#   text hash     a53425c9e3f4fea5
+#   content hash  822538673ac9477c
+#   text hash     fc9eaf66c775d3ae
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c618a85784976cb8
-#   text hash     e74a0ead7b3014dd
+#   content hash  0a460f9717f6598b
+#   text hash     d1fc0b6fb9170bb9
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

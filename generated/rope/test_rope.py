@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8a1e61a522292546
-#   text hash     52fd8b75f7b0dac9
+#   content hash  2694dd3b2244187c
+#   text hash     83e5be1c93595c9f
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e07e054b2e75ce1b
-#   text hash     bb6ce06c30b2bdcc
+#   content hash  f4c8f21b686697f7
+#   text hash     7db3fe32cd8d6f34
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

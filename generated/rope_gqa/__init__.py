@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  702ca59bc76bb456
-#   text hash     948e29c3d6ffcafd
+#   content hash  b740ef69028a68f7
+#   text hash     ea214691fa6370d5
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ac5d7590e39d9416
-#   text hash     592d5e662ca17e44
+#   content hash  de68cd8fbf677e25
+#   text hash     bd0c89d9a11c0475
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d5fb36df0a6bf1f8
-#   text hash     b88f5adae7ee0484
+#   content hash  bdf631d2902eb7b2
+#   text hash     229a05ba8811bc9b
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

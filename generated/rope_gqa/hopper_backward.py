@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  32b620a5afc59c7b
-#   text hash     3b6eeec6a4628aae
+#   content hash  ffdb5741464f1516
+#   text hash     22f414d690161a0b
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c4c2f2e34cb947d1
-#   text hash     db720ccb1624d0a2
+#   content hash  c07ba6694b5e5b60
+#   text hash     7db94b768aefe29d
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

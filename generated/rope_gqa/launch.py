@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  8b947895bf05a70d
-#   text hash     8e395e02caf9cefd
+#   content hash  c37d43f876b47bc8
+#   text hash     dc2ee0c1ea0efde4
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0211f9909572e829
-#   text hash     5c8418b69b196a0e
+#   content hash  9738cdba32c192b4
+#   text hash     9444388f141239e2
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a66d27b24990a53b
-#   text hash     66fd7c1440de3d5b
+#   content hash  67feccf90e86080e
+#   text hash     e389d72c7f95cfdf
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

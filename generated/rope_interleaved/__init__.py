@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  005db484b8bf7379
-#   text hash     9670a9f5e9338bdc
+#   content hash  de2fb028a31da543
+#   text hash     a943a4cdcf3dbcb8
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5b3295c2e87248d9
-#   text hash     012b4f0a773679ce
+#   content hash  7039f8af8ebdd577
+#   text hash     bb100247f207c4f0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f66815a2a6d7fe7f
-#   text hash     0b46432ec51ddd77
+#   content hash  c9979200499fbbc6
+#   text hash     e848e23a2f2ded13
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  59ce193151b43a72
-#   text hash     73a993c148f2afcb
+#   content hash  c6c4d28b6d59d9df
+#   text hash     b8a02963d76db47b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

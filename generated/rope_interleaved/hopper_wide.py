@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  881633e59a78a5dc
-#   text hash     1aab797a0e8cc0e0
+#   content hash  c671806600fa9091
+#   text hash     03d63d01e2518326
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

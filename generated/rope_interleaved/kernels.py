@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  28feb5887da0e08d
-#   text hash     5d0d6f8efa85ed89
+#   content hash  0cb351312d67427f
+#   text hash     d8189e0c605230f0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  65bd5ce9f19a882c
-#   text hash     2b38f6823b603e48
+#   content hash  959f26dd0ad06314
+#   text hash     e19f387188d21d47
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7ea6033f7ac2fbd4
-#   text hash     f708c181a2a43de6
+#   content hash  c52c0f60d328a40a
+#   text hash     db239f000b603ec4
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

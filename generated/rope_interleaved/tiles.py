@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7b2beb36bdfd81c5
-#   text hash     05b555519b445688
+#   content hash  9544eeb92d3f55db
+#   text hash     e8130f84c9788e9c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

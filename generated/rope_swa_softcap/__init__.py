@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a91062862e388c60
-#   text hash     7e17aeb81d65a51d
+#   content hash  14ae49bd81cd5e48
+#   text hash     f99ce393259f209e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

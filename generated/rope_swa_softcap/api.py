@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  e3274882360193e5
-#   text hash     84978049f9d077c8
+#   content hash  f43389ad709e965e
+#   text hash     ffd26cc3fcd91868
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

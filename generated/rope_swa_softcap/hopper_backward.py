@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d1ea06458d1994d3
-#   text hash     825a734e4a714fb2
+#   content hash  7f81e62f9f3af2ab
+#   text hash     9dcbdd7979e247da
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

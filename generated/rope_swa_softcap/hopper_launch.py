@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fea66842490e95ac
-#   text hash     0ecec89bc64899db
+#   content hash  28832f7bb28b0637
+#   text hash     6f672142e80145af
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

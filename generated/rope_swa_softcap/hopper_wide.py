@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f2b0e20cf1c86f74
-#   text hash     38bd918955fda3d1
+#   content hash  7ea88a3009f4d472
+#   text hash     31a038c1c36c3528
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

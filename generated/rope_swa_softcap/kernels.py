@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8489972269185fce
-#   text hash     5dd0850f4c5d1be1
+#   content hash  12b8506e6a1d9ff1
+#   text hash     b60e399ab427ec71
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

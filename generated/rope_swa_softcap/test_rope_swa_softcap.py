@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f8f0eabfcadb20bf
-#   text hash     9ac0897be39167a6
+#   content hash  a23a7886f8c582c9
+#   text hash     1c6290ca4e6aca9d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6cf2bfe19f282f7f
-#   text hash     49893fea7595f773
+#   content hash  83c13ca3e0952acb
+#   text hash     cc0066ac11a0105e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

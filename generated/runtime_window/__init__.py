@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7cca71e716e4ee1c
-#   text hash     765e36d9e598cba8
+#   content hash  71ac85bd7fd006e0
+#   text hash     754dd11321c4462b
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

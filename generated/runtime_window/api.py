@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  eada7ba6a042b420
-#   text hash     8bbdaad3a287f7dd
+#   content hash  781109caf8417e04
+#   text hash     0f1ac2c1722333dc
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a7a1e66b868e70e9
-#   text hash     16ede7c28adbcaa8
+#   content hash  ddd801559970d2ad
+#   text hash     1735ab5b76dae468
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

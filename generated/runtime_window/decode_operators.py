@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  31e70024fa66bd3f
-#   text hash     8c8be303f9da4ab6
+#   content hash  f3072305cd925257
+#   text hash     72a8c8cf3f1b3fa7
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f0736e6d8a170466
-#   text hash     b02c4bc2ed0cb0ba
+#   content hash  46e61ade1adf14c1
+#   text hash     abc6fad3cb608610
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

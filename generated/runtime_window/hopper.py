@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1b7f61f3a408a5c2
-#   text hash     39dc02178a4b94d1
+#   content hash  f537d1aa0c76152a
+#   text hash     44bf91747faa7cf7
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e96168ae3aa9dff7
-#   text hash     182a6bb725b84f44
+#   content hash  ec50c63e97cf9485
+#   text hash     56b0f363a7276641
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

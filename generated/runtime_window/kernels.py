@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d5b8e621ce696b9b
-#   text hash     55f7a635faf91fce
+#   content hash  3f6178c8d5166f0c
+#   text hash     391f697ee33281fd
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f514651f1b8b178a
-#   text hash     e52075b0d223de63
+#   content hash  064790c211df4c52
+#   text hash     c1c41ca74a137a4c
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

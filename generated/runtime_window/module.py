@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  876b0be993474fea
-#   text hash     f3e356b42c8eaad3
+#   content hash  d55d9790e2e1c228
+#   text hash     70204139ccf4660c
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

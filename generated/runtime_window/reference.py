@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4e453e9e27fa8d71
-#   text hash     f20267f6ca86e1c0
+#   content hash  6359fd5b2d9a736e
+#   text hash     769b1a2d74fd845a
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  00583ee1f2afe18f
-#   text hash     3ff910adbc334f2e
+#   content hash  a26d75f7fb8cf280
+#   text hash     3b26b53e7b12a329
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

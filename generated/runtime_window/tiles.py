@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1900d7b9cb725842
-#   text hash     e6e8c7d762fb1384
+#   content hash  4dfb6e130b4bf32b
+#   text hash     27e65a8798736237
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  049c0110355e6794
-#   text hash     4e05c5bdb69b397c
+#   content hash  993f370d1be33eed
+#   text hash     5fdf64a1d4e7747a
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

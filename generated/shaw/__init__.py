@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5ad27b6df7f1ccb5
-#   text hash     e4eb830486b4b468
+#   content hash  08894cae56e385c4
+#   text hash     3e29953d414af758
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  0cce93fbd96d6de1
-#   text hash     ba0c49ad1af94a21
+#   content hash  7fd4f07758c64d33
+#   text hash     ec007844f386f75a
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  97607df5e1e29768
-#   text hash     fb98a5ee4d00cbc3
+#   content hash  18b69141e1085e6e
+#   text hash     92ca7dbdd1f29dd8
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

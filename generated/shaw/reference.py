@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  fac559dd068ccf27
-#   text hash     9369772cf793c015
+#   content hash  7603a4141737e8b2
+#   text hash     bae79448aaa19f57
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  65c4ae7d0175fe5a
-#   text hash     efe8e1c4b16f4cfc
+#   content hash  9ac4a5f65b0cca68
+#   text hash     26e2a8f6282d2034
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  ed5546e3916fa85e
-#   text hash     9baf499bb4b1928f
+#   content hash  b558399be37a21de
+#   text hash     247c340e296686be
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

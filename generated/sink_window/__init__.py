@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ec0b5e01d6a5b6cb
-#   text hash     0ff5ceca862e19e9
+#   content hash  c2c4183735a40d81
+#   text hash     11f84314b0a2cb06
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  052ec039a02904c0
-#   text hash     1f44f662de894edb
+#   content hash  307591c7596fcfe1
+#   text hash     3198ac79e9ce8091
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ea2cb30837b59731
-#   text hash     7771a4b223a77e3a
+#   content hash  64cbde8cab3e0133
+#   text hash     5479b30a0b8e0aaf
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  bca7958a34f671b9
-#   text hash     b3e30cff276580a7
+#   content hash  9aa83118ec8a2802
+#   text hash     2e1d9edb9e90021a
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

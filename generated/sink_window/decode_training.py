@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8d594385c89ef555
-#   text hash     352a4ae3702a97b0
+#   content hash  b364a229ada99c9a
+#   text hash     ce9939375e7d6c11
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

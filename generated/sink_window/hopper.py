@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  94d7294f17776ffb
-#   text hash     88607f2713c81632
+#   content hash  3bc45eadacd486fe
+#   text hash     5a99be670ecedd72
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

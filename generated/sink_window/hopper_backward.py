@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  bea9f8fb1706865f
-#   text hash     c3e2b85af9cbdf11
+#   content hash  e71ba1f620f73b5f
+#   text hash     79393ba1b7e389c4
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  af0d197cda992b53
-#   text hash     de956e08c2ce4ab3
+#   content hash  4fbaa7a0d0b85f48
+#   text hash     f53af338abcc1b89
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

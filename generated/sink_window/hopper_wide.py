@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b79fd15651f8aa61
-#   text hash     9a2fd1817dd65825
+#   content hash  0f527990329c2d60
+#   text hash     ae05c372eb0193a4
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

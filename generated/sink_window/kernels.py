@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3ad3a41f445f9d97
-#   text hash     5b5998b6b4142875
+#   content hash  e165baf2d47c7ee3
+#   text hash     fe324a9d9807b23c
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c0392e22c4de2c2c
-#   text hash     f7ff4d218986d626
+#   content hash  55be9a6a755d9d16
+#   text hash     f4586cfda73ce4f4
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

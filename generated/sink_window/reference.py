@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e7f57f19b25963c9
-#   text hash     8fd581e39eaa003a
+#   content hash  f3a7e1d1e065bdbb
+#   text hash     74e888273f3e8041
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  12f1a97aa390ae63
-#   text hash     3cfad33cf3080609
+#   content hash  5e74e80881ea049a
+#   text hash     83732a8873f024db
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

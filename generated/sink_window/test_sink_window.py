@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  eb77ecd1621d5f35
-#   text hash     31426641df26d94a
+#   content hash  b04365e69926e7ca
+#   text hash     68f6ea5262518aba
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

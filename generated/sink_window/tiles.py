@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4ccaa84110048109
-#   text hash     eabe61a3f827079f
+#   content hash  38f1a2eeeb313653
+#   text hash     ac939401a4ca7988
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  773419508047ded7
-#   text hash     f43ddf68a781d3cd
+#   content hash  3032530a76c39a8a
+#   text hash     1d83cf5d299b2c8d
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

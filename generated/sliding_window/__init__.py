@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d1ff6db0130942f4
-#   text hash     4299d60fd5a4c69e
+#   content hash  83cf864107ed33de
+#   text hash     bbe4e074e99cd719
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e7f682e59c4bbaf7
-#   text hash     ea2169bd3877b215
+#   content hash  a5c4dedab1fb0a14
+#   text hash     e2f36b86e2dfd315
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e15d21aba80d94a8
-#   text hash     be7e697edf425f51
+#   content hash  e22c2a9e191a2993
+#   text hash     bd40b9fedbbafcd8
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

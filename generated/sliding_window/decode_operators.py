@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c0a364aba164f67b
-#   text hash     b68c122fa8b9f559
+#   content hash  cabbbd893a733a8d
+#   text hash     722bc311ff4c768f
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  551339592c6ae4e6
-#   text hash     34dcb5ae1a38cb92
+#   content hash  faa255c82308861b
+#   text hash     e93ce1086dd2444f
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

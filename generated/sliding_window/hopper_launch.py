@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5b262ae4e538f615
-#   text hash     254960c87d0ecfa3
+#   content hash  38f8e09a08eb265c
+#   text hash     a9882a6cfc6fbb0e
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  382597135e5acf33
-#   text hash     435ec4eeb26f9429
+#   content hash  2fd4e2ae38dc90a6
+#   text hash     188c5dd9c70681d7
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

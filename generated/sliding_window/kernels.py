@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e8c325c4cda69693
-#   text hash     ef803ddc8d5dff07
+#   content hash  4ece6add24258f37
+#   text hash     d8535f7f83ad15ba
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

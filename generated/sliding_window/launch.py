@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4e6622bf65586f33
-#   text hash     e7c581b1cc53bda5
+#   content hash  017c2467c0700ac3
+#   text hash     3ab7dd2ba9cc4f38
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

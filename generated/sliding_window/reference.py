@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4a0eac11ae0ac762
-#   text hash     fc5d20ae09391403
+#   content hash  eec39a728df174d3
+#   text hash     a0c3e50d6e74bb7e
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  28e8141a527fb067
-#   text hash     7a538e97bf462295
+#   content hash  e77f82ed58fecc28
+#   text hash     fb47a107b55ee29b
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4c39ecfa5aff2e59
-#   text hash     a892631aa87c8705
+#   content hash  2af6e7da7a3d5daf
+#   text hash     e5b534c1f323735b
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

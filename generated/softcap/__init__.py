@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8b9fecc68aeb5d56
-#   text hash     59e7d6859d770057
+#   content hash  cfb37585d284adb2
+#   text hash     5c3e6ca84db47660
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

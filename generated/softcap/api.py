@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bf53e198b8a2064f
-#   text hash     3a225ded6ef4906e
+#   content hash  102a8723b02d1571
+#   text hash     9747f230e9ec80e5
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

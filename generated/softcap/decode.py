@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  624d18dcb0fe5e23
-#   text hash     440ecfe2c50fbd8a
+#   content hash  01fac657977408f1
+#   text hash     0224b711a346e771
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5ef7ddb95d0be22e
-#   text hash     c701ab807d89309c
+#   content hash  f545df4d853068d8
+#   text hash     ef9f4f2671d80786
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6942add1ce4d5507
-#   text hash     01c2967debea2818
+#   content hash  4f259446e9f46918
+#   text hash     d5d4b1f3f894f529
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6be701ebe3daa276
-#   text hash     556d6a7b21a9a91e
+#   content hash  564863b35eacb563
+#   text hash     4fb484983395b518
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

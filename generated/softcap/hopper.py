@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d6c901ba5e767705
-#   text hash     955bb81a7d77d9df
+#   content hash  bad966d5cbd98a57
+#   text hash     94bf8ddbebea76ab
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4873b1c984842bfb
-#   text hash     b2a358f38e733238
+#   content hash  d01a6ff4604d5e8a
+#   text hash     ce146f426bb7ea28
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

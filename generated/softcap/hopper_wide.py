@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  eb51cf9654a3d337
-#   text hash     1dc10f85c6d3750f
+#   content hash  f28c3f6e72e98379
+#   text hash     3ad08cf709c61e93
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

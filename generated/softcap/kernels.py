@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5e0cc6e5ffbd78d7
-#   text hash     57643caaeaf5daef
+#   content hash  c86eabc4790c5357
+#   text hash     bd6d8ed8a332cb5f
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

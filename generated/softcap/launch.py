@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1b236921e557a9ff
-#   text hash     a1f5371f7625f452
+#   content hash  2c5d27001e434747
+#   text hash     752f7b4a35638bf9
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

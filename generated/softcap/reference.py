@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3b27108e62b35402
-#   text hash     4da8434dfc0b2e99
+#   content hash  50b547938341af4c
+#   text hash     8f935e63e722385b
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  08deea345d12b232
-#   text hash     793706db021dc485
+#   content hash  fcbd18b64c63e6e7
+#   text hash     c1ffa0d6ec64d53a
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  60e8b80d78629e36
-#   text hash     1247cec5cde82b33
+#   content hash  b8eee92155e102d9
+#   text hash     619a8037e6b817e2
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

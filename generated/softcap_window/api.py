@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4e875df23f1f1b63
-#   text hash     8cd40cc78f98e827
+#   content hash  5ba4b747cde0388d
+#   text hash     616b61d31956822f
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

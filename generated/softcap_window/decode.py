@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  fda06544eaca8242
-#   text hash     25baa69f28469620
+#   content hash  a86207192d914c2b
+#   text hash     1399b7f7faf68195
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  87d689b564407f2f
-#   text hash     9165e36285515072
+#   content hash  0c126afe59b8e35f
+#   text hash     bdd9c189ac467d89
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0af30e6e6ddb7ec3
-#   text hash     73bd71ed76770fe2
+#   content hash  3759e130abe7ba98
+#   text hash     1ff4ef67e829a05b
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

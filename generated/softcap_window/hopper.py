@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  62a81a3b04d73a3f
-#   text hash     d6b3d09213c177a4
+#   content hash  c268422220bcb88e
+#   text hash     5e21c78e046b1077
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  76f7ca743228c1e0
-#   text hash     16be2534aa42aab1
+#   content hash  9a400483f16aeaf8
+#   text hash     ae099958cd558e7c
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

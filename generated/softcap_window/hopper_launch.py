@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  504302d2bbbb493a
-#   text hash     0b57e83743d5fc18
+#   content hash  175868e5a148adc8
+#   text hash     09e69f194c33c83c
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  af7dedba050305ef
-#   text hash     ec328f0375a3d4ce
+#   content hash  2074abed972cee7a
+#   text hash     1d57977c58e404fa
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  6a723e1db3c6ecce
-#   text hash     e1484230969c726d
+#   content hash  1f501e3ecd599f0d
+#   text hash     72ef81b3699bbff5
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

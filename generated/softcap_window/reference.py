@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3672a800d1cee75d
-#   text hash     ff80b01f744dbb21
+#   content hash  d886a52a926209f8
+#   text hash     ed14146709afa51c
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  37b0e3ead56d6d36
-#   text hash     55d28ead5bc28a10
+#   content hash  db499a9317e8aa01
+#   text hash     ae90b7141915a334
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  62e134d23f36934c
-#   text hash     9886bab812b58be8
+#   content hash  3156959d48ac8c29
+#   text hash     d08aeeeddf7b3194
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5f1d9478dff6cc7d
-#   text hash     e10fb7f4a35f3a1f
+#   content hash  245cfa72b5fb299c
+#   text hash     76eec9ae7630f73c
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

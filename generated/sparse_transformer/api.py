@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  717ca36d645712cc
-#   text hash     abc6ee2200131232
+#   content hash  9f789c115eba9259
+#   text hash     f455c1375e6c428c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  651e66b6b188e5ab
-#   text hash     3bb53807bb39e301
+#   content hash  27eaf60a12c393ed
+#   text hash     52322ed2f35d0ec1
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

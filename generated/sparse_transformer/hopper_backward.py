@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ff45df3e263f7c6f
-#   text hash     b8e715433357f008
+#   content hash  7d0f08feecb0df6b
+#   text hash     fa7bf8213a4d68fc
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  0edb751221c5c73c
-#   text hash     5213bedb5945a12a
+#   content hash  12b273138dc32a7f
+#   text hash     1d6f0e9a67fa1931
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9db9df5b79484ad3
-#   text hash     52a353dd2cb25bf5
+#   content hash  6e2317e781e87ad6
+#   text hash     84739bee32309a01
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  3d9de0a07bcf3241
-#   text hash     bf20766e026f57ee
+#   content hash  06c82418936a4ac8
+#   text hash     cb211275e670219d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ca57d05e881bc0c2
-#   text hash     422e90267c4b5056
+#   content hash  4b450818823dae02
+#   text hash     820e057cac3a5861
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1ed5d5fc1b78851a
-#   text hash     6f1a3ab6ba905533
+#   content hash  49c2b3ae9c591a71
+#   text hash     82f484a7e6d7b2ea
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b73ea08843cd8002
-#   text hash     66e99ee7bdee4d0d
+#   content hash  041dbf36eb93f895
+#   text hash     b4e1739eb2ba4ed7
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9d922caf1ffbe1be
-#   text hash     90feae764bd74816
+#   content hash  8e980a6ea631060d
+#   text hash     a8c5c5d0b70a3a2b
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  17210854af1fb778
-#   text hash     7948d9068dba7c16
+#   content hash  f117f95d09413fca
+#   text hash     72e513e6abcd6cb2
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  33de4b91cad1aa18
-#   text hash     558e62f61e5d9e6e
+#   content hash  1d428a9325d64366
+#   text hash     0304c733362f6cd6
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0210ceb1ed194f0e
-#   text hash     5c6f3c69230ba666
+#   content hash  3cd764925da44255
+#   text hash     cde83ae275d65341
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8f88a0adba604310
-#   text hash     d34116af221bc476
+#   content hash  df9450e34cdf140a
+#   text hash     44e2df3d649b9ea1
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  461c0c7df8c8b48b
-#   text hash     56307c271b038e93
+#   content hash  04595908b3249a5f
+#   text hash     91cc701ce068b04d
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  de3b031072c89fa7
-#   text hash     c038ec5976f5242f
+#   content hash  12946b1c379deafb
+#   text hash     a467ccd05b92d308
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

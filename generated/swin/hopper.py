@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e9ac298d2f608359
-#   text hash     a60bfcb9e0860b18
+#   content hash  0df0486100cbc216
+#   text hash     4ab90403084c2c81
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0b3efd6d728e3e9b
-#   text hash     7771a64daf2ca62f
+#   content hash  12f2f1950a363caa
+#   text hash     59b0d158acb3e0c5
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b63eb87f84cd5588
-#   text hash     c7d67c5541e80932
+#   content hash  4242523262b2691f
+#   text hash     20e960656387605a
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  16afda34dfe35664
-#   text hash     b48cc40a39d1a66a
+#   content hash  7f4a7c46e2091316
+#   text hash     99e76f78f52df30c
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

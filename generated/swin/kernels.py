@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a3c62f766bfc21f1
-#   text hash     3ffa9aa8dc290a4d
+#   content hash  43bc7a13beb78c7e
+#   text hash     b7e14b11f3e8ff8c
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d353a41797199532
-#   text hash     59bea8f372f268af
+#   content hash  84d83e9ef59772ea
+#   text hash     4e57d7e904d86a0a
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

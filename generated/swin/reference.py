@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d614b3fc2fab2f75
-#   text hash     78e93df2c79cc2aa
+#   content hash  90e9564c1b6dfd41
+#   text hash     bef89ff0b968c491
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

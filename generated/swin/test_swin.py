@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  cd3285e334724c6e
-#   text hash     50b759ef3ff79f54
+#   content hash  06d1a344e0b1656b
+#   text hash     ab93a9482c847983
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  57b8e262905461db
-#   text hash     7168dd0d4ba221b9
+#   content hash  c324b6ee2838f2fb
+#   text hash     4982b9313a932993
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

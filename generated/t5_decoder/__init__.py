@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  df46411c52a06a52
-#   text hash     04b7bad57dfba489
+#   content hash  bf085e075de661c3
+#   text hash     9e62026f362aea2d
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a624baae92b4a83e
-#   text hash     cf8ab08a73a1c63b
+#   content hash  c8ec06c02c7cce64
+#   text hash     f065a657c8a41f42
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  625ae1422d45b8f3
-#   text hash     23b46056b75a17e6
+#   content hash  c57116a2182bc2ff
+#   text hash     8efd25a790b4689a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

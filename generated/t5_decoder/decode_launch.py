@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b46cf1a6565644c2
-#   text hash     3237c784b521fe97
+#   content hash  2cb545fb56a128ee
+#   text hash     67470751a8c8ec0b
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  9e5e00c92d44bdd9
-#   text hash     30974f4bd8febacf
+#   content hash  757ddbc292c8bf56
+#   text hash     2a0be1c9c0273ec1
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  57f6c95e50f9f264
-#   text hash     a20e9653f9d4e188
+#   content hash  a4615ee9f145c9eb
+#   text hash     0302a9e8736325ef
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a581c6e417c197c7
-#   text hash     c0822ffdc3874a62
+#   content hash  584c21eb68719ba7
+#   text hash     f90465fe5afbd115
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

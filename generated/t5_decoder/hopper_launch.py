@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  56bdb60eade7413d
-#   text hash     378f6ad63f2483ce
+#   content hash  ba6cc266f3fedca0
+#   text hash     b7e8da2996abd8fc
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

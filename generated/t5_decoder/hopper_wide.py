@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  9b479f9d03ec7a1b
-#   text hash     dbe9f2f6603d2f0a
+#   content hash  f9440b15361bdd0f
+#   text hash     e847d5698aff81ee
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d8b032e796c4ab94
-#   text hash     72f5e5260608b9f8
+#   content hash  5265159f9027ba90
+#   text hash     f479e18156603b17
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

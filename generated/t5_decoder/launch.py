@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4f37c6f320568963
-#   text hash     05b1d08b211cb78b
+#   content hash  f0b5846fa0b41d8f
+#   text hash     96b320fc94f9b163
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

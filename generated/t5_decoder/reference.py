@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b3df6ea34b7d3728
-#   text hash     7f9a45b11d4d1d28
+#   content hash  d7b47e990599c55a
+#   text hash     dea518c7529526c6
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  797bf4b88b592a8a
-#   text hash     003edb128b35227c
+#   content hash  0ded78ff2003683d
+#   text hash     21ee53c8a559d552
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

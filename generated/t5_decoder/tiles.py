@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c284a2126beaedc9
-#   text hash     588fdf9bedc785fc
+#   content hash  15b3fda3ee2e24ec
+#   text hash     8adacc9e3924a41e
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c82a5a53386cff10
-#   text hash     9db638d39f6bcdf7
+#   content hash  ba8f695dd98bcb35
+#   text hash     fb341362822f0afb
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b17df4b8d02a4b65
-#   text hash     73e7f3d6c96720ad
+#   content hash  d4c137e05e7f750f
+#   text hash     fd50b95abadd78ef
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  78589c0d15afecf0
-#   text hash     ec955d1a4c44e8ac
+#   content hash  479e7f6b43adf45e
+#   text hash     068f437dcb3b5cb7
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

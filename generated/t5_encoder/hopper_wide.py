@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a0403695082b5ea5
-#   text hash     e1a4ad495e4268f5
+#   content hash  ea63177991d72819
+#   text hash     7af80a0deb00e04f
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

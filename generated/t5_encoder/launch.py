@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  fcaeb340ec13bd13
-#   text hash     40d0e3f9d2b8ef36
+#   content hash  60de922ecd593770
+#   text hash     4615b17419bc58d0
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d0dee72eb47520c1
-#   text hash     01a89e58d040cded
+#   content hash  0d816a882189c13a
+#   text hash     f58cf0c738d07cf4
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  94a8eed3080aa24e
-#   text hash     787a11d93ccb94fd
+#   content hash  e25b3c00b616d8eb
+#   text hash     c0d079c8273217ef
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c538c96b63788bc5
-#   text hash     1adc4e3c256e77e1
+#   content hash  6aaac35deb4b22bc
+#   text hash     879cb27ef804e6fa
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b0ffd45c3091a280
-#   text hash     0ea23b6d8a3749e9
+#   content hash  abfd027465c41ff4
+#   text hash     61622dc76d1aa9a6
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  36ae8b2548876a7e
-#   text hash     5d0ceed58bab5c84
+#   content hash  73025dc591406337
+#   text hash     7673cc6e7f2b0868
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

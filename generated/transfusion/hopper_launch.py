@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a28a47b3e303d44c
-#   text hash     d4b5697b75969fbd
+#   content hash  f7586a7e522582dd
+#   text hash     09bea30815fb1b55
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1d4f386a99a2245f
-#   text hash     c1724e72aad12c60
+#   content hash  248703388a130d66
+#   text hash     65e435626a688db7
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

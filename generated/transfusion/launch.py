@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0780d8c6ceb87356
-#   text hash     01e2c03134705e05
+#   content hash  48e47b28bf1501ac
+#   text hash     d53e2fa8663bc2fb
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  11b230a0d0501c16
-#   text hash     65b11a146e56e399
+#   content hash  ca1e3d994c421432
+#   text hash     0115a1421cfcdc62
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

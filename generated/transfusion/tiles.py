@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  53e8b5cc6615db47
-#   text hash     f99f6b88115b566c
+#   content hash  26333f99dd831d86
+#   text hash     c2aa6775017eaeb3
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

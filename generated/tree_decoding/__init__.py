@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f833e95e6112764b
-#   text hash     961e5f0f15dd33fa
+#   content hash  55fa05b1582bf1bb
+#   text hash     d90b8edfc33240fe
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  cad585be5de26c3a
-#   text hash     a2b5d4b22f5e1d68
+#   content hash  f02060c75e648839
+#   text hash     79f6d315977606b3
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4f7478d50e133b0b
-#   text hash     5d91300211f04d55
+#   content hash  95d4eb27af00c731
+#   text hash     8285c455d49b1acb
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  69155eb19cc1eef0
-#   text hash     f58ca06bba728d9b
+#   content hash  8bb40ef435114cf4
+#   text hash     82051beb9bc880fe
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

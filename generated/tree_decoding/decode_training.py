@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7b042979757b43cf
-#   text hash     e6f709dd520127a5
+#   content hash  26b28ffb2fadb31b
+#   text hash     7c4c0bdaa254bc89
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4c1b909c95e1c94e
-#   text hash     f3ed8ea1e4e19355
+#   content hash  f7391de17061db25
+#   text hash     d6faf952bb5c29a2
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d025c909eb12eddc
-#   text hash     ee63c957c945ff2b
+#   content hash  e68fc16a94e89e11
+#   text hash     790b08da62ee13b8
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7021560d634b5313
-#   text hash     4d0b9e18fc86625c
+#   content hash  c461d4f6489080ab
+#   text hash     18c13adbea32e894
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a436af95a6d285c3
-#   text hash     cf2333993369700f
+#   content hash  4d3f7aecc8b96949
+#   text hash     9b1654ce8429f72f
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

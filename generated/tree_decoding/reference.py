@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a510cc7f750943f2
-#   text hash     744fbbe715c985e0
+#   content hash  d6001b7bac377c25
+#   text hash     74839d7ac4fa604e
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

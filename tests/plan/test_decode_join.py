@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import math
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -139,3 +140,19 @@ def test_a_capture_before_any_call_clears_its_own(counting: tuple[Any, SimpleNam
     one, other = counters.captured(3), counters.captured(3)
     assert one.tolist() == other.tolist() == [0, 0, 0]
     assert not places(one) & places(other)
+
+
+def test_a_program_joins_what_registers_hold(variant: tuple[ModuleType, Values]) -> None:
+    launch = importlib.import_module(f"{variant[0].__name__}.decode_launch")
+    for heads, width, tokens, splits in itertools.product((1, 6, 8, 128), (16, 64, 128, 512), (1, 4096), (1, 8, 300)):
+        q, v = (torch.empty(n, device="meta") for n in ((tokens, heads, 16), (1, 1, 1, width)))
+        chunks, columns, together = launch.tile_of_join(splits, q, v)
+        assert heads % together == 0
+        assert width % columns == 0
+        assert chunks * launch.CHUNK >= min(splits, 256)
+        assert chunks * columns * together <= 1024
+        for warps, rows in itertools.product((1, 2, 4), (1, 5, 16, 17, 64)):
+            joined, columns = launch.rows_of_last(splits, rows, v, warps)
+            assert bool(joined) <= (splits <= launch.CHUNK and rows <= 16)
+            assert rows <= joined <= 16 or not joined
+            assert not joined or (width % columns == 0 and joined * columns <= 256 * warps)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8eb24428b909a2a8
-#   text hash     a740f8ff0674189f
+#   content hash  cd4af13ab2c64cc2
+#   text hash     315c51c2f7259d79
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ff562bc76eb3abc6
-#   text hash     6365524efdee7793
+#   content hash  b8ee5ae017257810
+#   text hash     2e800566617b871e
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

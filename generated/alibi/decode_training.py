@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b11c74c9e8ccc13e
-#   text hash     90344307685606f8
+#   content hash  87ce8ea748fd4d23
+#   text hash     1179037fef4b3d04
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  de8fc13d05f98031
-#   text hash     8a74b6421860edb4
+#   content hash  092c50969fcb822f
+#   text hash     a88b2e357e9b932d
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

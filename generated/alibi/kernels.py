@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b16f9b8f3abe1537
-#   text hash     c8fdaf1ab9fe7b6f
+#   content hash  29f152cc9a994783
+#   text hash     058853b8c5061253
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

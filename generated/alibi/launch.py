@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3c4ea5ef391f6a6a
-#   text hash     573ed01dcfeb8dff
+#   content hash  a20dbfa2d129e041
+#   text hash     898c8412453813b4
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

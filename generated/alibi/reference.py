@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4937794aeae78fa9
-#   text hash     a8901732033f581b
+#   content hash  8baf6eae7e6d730a
+#   text hash     e94f74513165d232
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

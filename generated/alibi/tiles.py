@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4cb250e2fceb8384
-#   text hash     b5e481bbedc09b1f
+#   content hash  dcb1c8937e26be5d
+#   text hash     8706e1d3674ca08c
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

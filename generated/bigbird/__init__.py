@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  6521067c23a68f10
-#   text hash     4561159ab302b960
+#   content hash  af8effbbcb9a7f30
+#   text hash     b31960129a36c626
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

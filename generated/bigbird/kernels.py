@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  41341035161fd0f3
-#   text hash     062df64afa2bda8f
+#   content hash  4648eb382f385be7
+#   text hash     8e49d8b0b10ec22e
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  73eed5f7d2473ed5
-#   text hash     77eef20114e0e687
+#   content hash  2c250d37018a1966
+#   text hash     ab08ec49112aeecc
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

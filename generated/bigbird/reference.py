@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  d60af4ce89800267
-#   text hash     b9eb03d36fbc3cc2
+#   content hash  851a6378886bd9cb
+#   text hash     8fe3ce9da7c4df94
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e6c551a2cbf59241
-#   text hash     4c46cb0a028e60dd
+#   content hash  2696bac40cd94fe7
+#   text hash     75737f7344d912df
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

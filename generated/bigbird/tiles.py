@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a1a6574faa53d276
-#   text hash     cda21077921586dd
+#   content hash  993e2487107e42eb
+#   text hash     52090f68d0039be7
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b0751a96d8deae2e
-#   text hash     16411af69e2a1439
+#   content hash  bda4ff1c8042b8fc
+#   text hash     dd9aae3576948ffe
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d49e493a2745130a
-#   text hash     5ad8b2b2cfcf21ee
+#   content hash  920a3939a0c67866
+#   text hash     a875db967a34331c
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e6f48459ec6ae7a8
-#   text hash     c4a8a5be4b93a97d
+#   content hash  b896c642970be6ed
+#   text hash     5b6839bf6aface55
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

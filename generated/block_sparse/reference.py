@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d9ba610e7ce1a833
-#   text hash     2ed0c38f8018e271
+#   content hash  15c5cfe17afb3812
+#   text hash     0685487ebb2d7950
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

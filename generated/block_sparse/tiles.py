@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5030d1e1a0bf39ee
-#   text hash     4407fef6f068564d
+#   content hash  ad99ec4cba12c099
+#   text hash     7cea289b02f52e6b
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

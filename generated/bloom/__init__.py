@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9de0b10c4c34d5eb
-#   text hash     8fa3dea4af200504
+#   content hash  1f7802c82ddea83a
+#   text hash     9e660bcb12f1ba29
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  641df263a16c7f42
-#   text hash     6134cc9cb21caee9
+#   content hash  964f39395e76c87d
+#   text hash     61818af30137e626
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d5fe0db1fce9b4a4
-#   text hash     b9caca513b4c573d
+#   content hash  fb32a80aedf563f1
+#   text hash     13e3fa50df5f92af
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

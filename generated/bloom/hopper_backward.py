@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b312010c36721139
-#   text hash     9c7369239d87c5a8
+#   content hash  af8d9dc5b0a95deb
+#   text hash     90ed443ff6f4c384
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6c617b0ae581f4c5
-#   text hash     851aa3e6254d014b
+#   content hash  93c4100d496cc585
+#   text hash     fc93de6a9dd8f817
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

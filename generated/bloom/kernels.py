@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1c07476997546eb6
-#   text hash     7234eb6f0f3c0b3a
+#   content hash  1ab4013e2c8f80cf
+#   text hash     511a45f9eb775c24
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

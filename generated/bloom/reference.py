@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  afd791a0626edae4
-#   text hash     762ef730de3f8d04
+#   content hash  d158aaebe109dbd3
+#   text hash     d0ee6f480bdaf1dd
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  dcfc8245c2f2aadc
-#   text hash     ff6442c3eab83328
+#   content hash  fc21007c687bca75
+#   text hash     b3decd09db657482
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

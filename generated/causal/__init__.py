@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b9a083493028b643
-#   text hash     f26a24fabdda0f4e
+#   content hash  6a4f14fdd8e8c29a
+#   text hash     22b7d6b3cea2f8f5
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9f0cf25815cf8ba7
-#   text hash     43f3e7cc95131157
+#   content hash  b480837156460ef0
+#   text hash     21ce82fa217072af
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  34bb87c7269fc5ea
-#   text hash     3bbd179a8d6960af
+#   content hash  8350e74538a2df6f
+#   text hash     c2b19eecaf9d50d3
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -39,8 +39,8 @@ Tensors, by their axes
     parts              [tokens, Hq, splits, DV], float32: out of each split that has a program; behind it
                        [tokens, Hq, splits]: its LSE in log2 units, -inf where a split shows a row nothing, whose part
                        is not written then
-    counts             [sequences, Hkv], int32: how many programs of `attend_split` have stored their parts, 0 before the
-                       call and behind it; None where `join_splits` joins them
+    counts             [sequences, groups of key heads that a program reads], int32: how many programs of `attend_split`
+                       have stored their parts, 0 before the call and behind it; None where `join_splits` joins them
     lse                [sequences, Hq, rows] or [Hq, tokens], as strides tell, float32 in natural-log units
 
 Symbols
@@ -52,7 +52,8 @@ Symbols
     max_seqlen_k         keys that the host made room for: those of a sequence past as many do not count
     splits, split_size   for how many splits of a sequence there is room in `parts`, and how many keys each has
     first_keys, reach    keys from the first on, and keys before the first new token, that masks may show
-    head, first_split    splits of the first_keys keys; the split of the key `reach` before the new tokens
+    head                 splits of the first_keys keys
+    first_split          the split of the key `reach` before the new tokens, or `head`, if that is more
     split_end            the split behind that of the last key
     slot                 the place of a split in `parts`: those before `head`, then those from first_split on; in
                          `append_rows` the place of a token in the cache, page * page_size + place in the page
@@ -71,7 +72,7 @@ Symbols
     q_unit               factors of rows' scores: powers of 2 that float16 in place of bfloat16 divides q by, times a
                          scale BY_HEAD
     key, APART           keys of a tile, counted from its first; whether each has a page of its own
-    there                which of them are loaded; None: all; of rows and heads which are those of the call
+    there                which of a tile's keys are loaded, None: all; which rows or heads of a program are the call's
     TURNED               whether the rows of a tile stand as columns in products, as few do
     SUMS                 partial sums of each row's weights
     IN_TWOS              whether float8 values are read two columns at a time
@@ -81,9 +82,11 @@ Symbols
     FAR                  whether rows of a tile may stand 2**31 numbers apart
     CHUNK                splits that are added up one after the other
     CHUNKS, BLOCK_S      chunks that are loaded at a time, and the splits in them
-    COLUMNS, TOGETHER    columns of out and query heads that a program joins
+    COLUMNS, TOGETHER    columns of out that a program joins at a time, and its query heads
+    column               columns of out
     BLOCK_H              the power of 2 that holds the key heads
     out_row, lse_row     the places of rows among all rows of out, and in lse
+    sequences            how many there are
     came                 how many programs of other splits of the same rows have stored their parts before this one
     JOINED               rows that the last of these joins; 0 where `join_splits` joins all
     MEASURED             whether the scales of float8 are worked out here, and stored
@@ -331,16 +334,16 @@ def count_slots(head, first_split, split_end):
 
 @triton.jit
 def clear_rows(
-    out_ptr, lse_ptr, lse_stride_head, cu_seqlens_q_ptr, b, sequences, token, q_len, tokens, i, longest, h, there,
+    out_ptr, lse_ptr, lse_stride_head, cu_seqlens_q_ptr, b, sequences, token, q_len, tokens, i, step, h, there,
     column, Hq, DV: tl.constexpr
 ):  # fmt: skip
     """Store what rows of no sequence get, those before the first one and between the last token of b and the next one's.
 
-    Of these the i-th and every `longest`-th behind it, of heads h that are `there` some columns.
+    Of these the i-th and each that is `step` behind another, of heads h that are `there` some columns.
     """
     before, behind = tl.where(b == 0, token, 0), token + q_len
     end = tl.where(b == sequences - 1, tokens, tl.load(cu_seqlens_q_ptr + b + 1))
-    for j in tl.range(i, before + tl.maximum(tl.minimum(end, tokens) - behind, 0), longest):
+    for j in tl.range(i, before + tl.maximum(tl.minimum(end, tokens) - behind, 0), step):
         place = nth_of(j, before, behind)
         nobody = (tl.cast(place, tl.int64) * Hq + h)[:, None] * DV + column
         nothing = tl.zeros([h.shape[0], column.shape[1]], out_ptr.dtype.element_ty)
@@ -360,6 +363,19 @@ def store_rows(out_ptr, lse_ptr, there, out_row, lse_row, column, acc, l, pivot,
     tl.store(out_ptrs, out.to(out_ptr.dtype.element_ty), mask=there[:, None] & (column < DV))
     if lse_ptr is not None:
         tl.store(lse_ptr + lse_row, tl.where(l == 0, float("-inf"), (pivot + tl.log2(l)) / LOG2E), mask=there)
+
+
+@triton.jit
+def store_nothing(
+    out_ptr, lse_ptr, h, there, out_row, lse_row, column, DV: tl.constexpr
+):  # fmt: skip
+    """Store what rows have that see no key, as `store_rows` does: zeros, and of their LSE what sinks come to."""
+    ROWS: tl.constexpr = h.shape[0]
+    # [ROWS]
+    m = tl.full([ROWS], float("-inf"), tl.float32)
+    l = tl.full([ROWS], 0.0, tl.float32)
+    acc = tl.zeros([ROWS, column.shape[1]], tl.float32)
+    store_rows(out_ptr, lse_ptr, there, out_row, lse_row, column, acc, l, tl.where(l == 0, 0.0, m), DV)
 
 
 @triton.jit
@@ -536,7 +552,7 @@ def attend(
 )
 def attend_split(
     q_ptr, k_ptr, v_ptr, seq_lens_ptr, cu_seqlens_q_ptr, pages_ptr, k_starts_ptr, parts_ptr, scale, k_scale_ptr,
-    v_scale_ptr, out_ptr, lse_ptr, counts_ptr, max_seqlen_k, reach, first_keys, lse_stride_sequence,
+    v_scale_ptr, out_ptr, lse_ptr, max_seqlen_k, reach, first_keys, counts_ptr, lse_stride_sequence,
     lse_stride_head, q_stride_token, q_stride_head, k_stride_page, k_stride_token, k_stride_head, v_stride_page,
     v_stride_token, v_stride_head, k_scale_stride_sequence, k_scale_stride_page, k_scale_stride_token,
     k_scale_stride_head, v_scale_stride_sequence, v_scale_stride_page, v_scale_stride_token, v_scale_stride_head,
@@ -544,7 +560,7 @@ def attend_split(
     PAGE: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, PRECISION: tl.constexpr, TURNED: tl.constexpr,
     SUMS: tl.constexpr, IN_TWOS: tl.constexpr, KV_HEADS: tl.constexpr, BY_HEAD: tl.constexpr, FAR: tl.constexpr,
-    CHUNK: tl.constexpr, JOINED: tl.constexpr, COLUMNS: tl.constexpr, OVERLAP: tl.constexpr
+    OVERLAP: tl.constexpr, CHUNK: tl.constexpr, JOINED: tl.constexpr, COLUMNS: tl.constexpr
 ):  # fmt: skip
     """Store what a split of keys gives to a tile of rows: its part of out, and of the LSE.
 
@@ -573,8 +589,19 @@ def attend_split(
                 kv_h * QUERIES + tl.arange(0, JOINED), tl.arange(0, JOINED) < QUERIES, tl.arange(0, BLOCK_DV)[None, :],
                 Hq, DV
             )  # fmt: skip
-    # of a sequence without keys it is the first split that says so
-    if (tile * BLOCK_M >= count) | (split_begin >= tl.maximum(k_len, 1 if JOINED else 0)):
+    if (tile * BLOCK_M >= count) | (split_begin >= k_len):
+        if JOINED:
+            if (slot == 0) & (k_len == 0):
+                # no split has a part
+                there = tl.arange(0, JOINED) < count
+                row = tl.minimum(tl.arange(0, JOINED) // QUERIES, q_len - 1)
+                h = kv_h * QUERIES + tl.arange(0, JOINED) % QUERIES
+                own_row = row if cu_seqlens_q_ptr is None else token + row
+                out_row = (token + row).to(tl.int64) * Hq + h
+                lse_row = tl.cast(b, tl.int64) * lse_stride_sequence + h.to(tl.int64) * lse_stride_head + own_row
+                store_nothing(
+                    out_ptr, lse_ptr, h, there, out_row, lse_row, tl.arange(0, BLOCK_DV)[None, :], DV
+                )  # fmt: skip
         return
     k_ptr += (kv_h * KV_HEADS).to(tl.int64) * k_stride_head
     v_ptr += (kv_h * KV_HEADS).to(tl.int64) * v_stride_head
@@ -659,7 +686,7 @@ def attend_split(
         own_row = row if cu_seqlens_q_ptr is None else token + row
         out_row = (token + row).to(tl.int64) * Hq + h
         lse_row = tl.cast(b, tl.int64) * lse_stride_sequence + h.to(tl.int64) * lse_stride_head + own_row
-        if came == tl.maximum(count_slots(head, first_split, split_end), 1) - 1:
+        if came == count_slots(head, first_split, split_end) - 1:
             tl.store(count_ptr, 0)
             for first_column in tl.static_range(0, BLOCK_DV, COLUMNS):
                 join_few(

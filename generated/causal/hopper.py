@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a722685d90c9c536
-#   text hash     168541950438aa28
+#   content hash  412f72475f6412e0
+#   text hash     ca9bd4e2a5561001
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

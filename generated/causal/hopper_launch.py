@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f1dadf2fcd6a5286
-#   text hash     d7c306ff8e0f57fe
+#   content hash  77d4fbf569cd7101
+#   text hash     297573917132809e
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a044a0c3f41c94dc
-#   text hash     75ddda6eb7355b3b
+#   content hash  8b2c4441c9847dad
+#   text hash     5ff4654a217a946f
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

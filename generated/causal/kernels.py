@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8e2ab7f7f01e6e6d
-#   text hash     6cbe9c18e30cab5a
+#   content hash  6b5c368f7c3497b5
+#   text hash     6fe8a1ac68c71a83
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4fca1df9346c5564
-#   text hash     bb286f027ab0d25f
+#   content hash  44906095245739c7
+#   text hash     1cd82220e590972b
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  22a6018f5aa177ff
-#   text hash     a2a5c3d209584a45
+#   content hash  fa498ce028869b47
+#   text hash     c1dc4ccd18498acd
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d6df5b81ecba38df
-#   text hash     6ac4fe747ff8e344
+#   content hash  a6742b6fc2f0d83c
+#   text hash     a766034eacb97307
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ce004710e6719eba
-#   text hash     501cb7ae3fe651df
+#   content hash  5934c284e4b4bbb2
+#   text hash     5f16003f27ecc95e
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7e91c77a5451edd0
-#   text hash     51c7ac6da851b0bd
+#   content hash  93f88f0a77384cf1
+#   text hash     928240f6f3c5de10
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  896e4204f2204c13
-#   text hash     19441009099fcef0
+#   content hash  860c903861afe002
+#   text hash     d9efd03678c62280
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  388d9c619bb22781
-#   text hash     0d929c65bd535c19
+#   content hash  10b0f8f73ff15640
+#   text hash     e89494945b943ff8
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4ab80afdb11c7666
-#   text hash     78bec0d07d9d99a9
+#   content hash  b85f118013dd537d
+#   text hash     d9512ad067d8cad4
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

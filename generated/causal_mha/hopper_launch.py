@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  90923f6f05e2e157
-#   text hash     6a6aa80a45170ad7
+#   content hash  7d340505d3662caa
+#   text hash     eb4ba3316fac3ded
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

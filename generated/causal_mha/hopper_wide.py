@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e206bc03c80ebf13
-#   text hash     30db2b2cf7e23e9a
+#   content hash  ab7ad1131295fefb
+#   text hash     e4efca724cd6bfb3
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

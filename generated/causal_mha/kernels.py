@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8cff2a51e4f05c33
-#   text hash     af1768a3a31984d0
+#   content hash  f280798bb52bc36f
+#   text hash     f5592827a7634c8b
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0e5f3fb05dae4893
-#   text hash     d6175f226e082482
+#   content hash  a726eebbc1811a4d
+#   text hash     f163dc2bbaaf2e14
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

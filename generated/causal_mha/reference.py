@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  215e50d5f7595f24
-#   text hash     81bfc4fa5be24c2f
+#   content hash  07fedf58f1876e4a
+#   text hash     f2b84852d15a7982
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  025f1083937b5080
-#   text hash     df43d60bc400d361
+#   content hash  d7cde782f3e5fea2
+#   text hash     7eb0956f961e4ecd
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

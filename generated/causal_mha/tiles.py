@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b4bce5ac0631de79
-#   text hash     5c467d550b0b48e5
+#   content hash  caa76416c4fa0c98
+#   text hash     911c63942ff3346a
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

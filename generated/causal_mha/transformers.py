@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5b554544382809e6
-#   text hash     3b67bdca1dfd6190
+#   content hash  f59cfc4cd35c4e10
+#   text hash     824aa8b8f3d15887
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  667fefa3fcc45d81
-#   text hash     85365f3682316892
+#   content hash  7dd8406ac3c44924
+#   text hash     8195061976a052f2
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

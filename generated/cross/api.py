@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  febc02a3b1b2f67a
-#   text hash     8c67c3846e041b5c
+#   content hash  0bd44c31fab20c0c
+#   text hash     e6a7809cf80bb48f
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8eba3a1f92ebab8a
-#   text hash     092cc879d60965af
+#   content hash  b636760da757a6c1
+#   text hash     b4fefed0404d668a
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  832475b45750ffeb
-#   text hash     d004c7632d42be50
+#   content hash  2c7e7b7329f2023f
+#   text hash     444568242b817cb5
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a479fac8b3b12df6
-#   text hash     d22a34d66142d952
+#   content hash  b96425c23269b7f0
+#   text hash     a5cb9ae26109e637
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d2be2aca03acdb4e
-#   text hash     af10d14570bf15e4
+#   content hash  011e6ca2fbf322fe
+#   text hash     f95662d9b1316c89
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

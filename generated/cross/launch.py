@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0b1aeb53f234136e
-#   text hash     f407fb9dc5f7edc0
+#   content hash  34a249b401d7da49
+#   text hash     875872fe0d4f60b0
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  54d38ee7595a6f99
-#   text hash     c0a3a7155cadf896
+#   content hash  eb2f05b3c58abfbd
+#   text hash     96edd3f1c00c82a2
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3a446dfcbc0acf88
-#   text hash     a8ad2ce6f12ba8ee
+#   content hash  9ad550ae11efb1f4
+#   text hash     96361af82d039c97
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

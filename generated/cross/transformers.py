@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5a1c907aff692ded
-#   text hash     a7d75cffce924106
+#   content hash  26d0ed391121e224
+#   text hash     4a611c6557d7a5c2
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  2665b70fe074cd8e
-#   text hash     bc4f9efc0ea7a1f7
+#   content hash  f780d11791cf70f1
+#   text hash     b2e7064f4dea7247
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c0c886e60016b84c
-#   text hash     534e7635d9de1117
+#   content hash  a76c40aa3832f58a
+#   text hash     cf6475024d1722dd
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

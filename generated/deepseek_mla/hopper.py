@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6f68a869b7c41b29
-#   text hash     edee0cd4fd6de323
+#   content hash  eadaab26d158f1cb
+#   text hash     646caa3155e7d2ba
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e3b0cf50543d7a22
-#   text hash     b7fd3dbcdadc6b71
+#   content hash  efc4b0ced63f8f78
+#   text hash     28710203f9359391
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d66a1b2ad80f6856
-#   text hash     0542114cc47705f3
+#   content hash  d49aed35a3d5bdd5
+#   text hash     34f3c6334cb811cc
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1032c0f3347442cc
-#   text hash     d88d59e4751fb448
+#   content hash  8127b63cc6302e5c
+#   text hash     f632d1d55eca6e0d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  57fddd6b1f39e820
-#   text hash     27ad47e98812d1ac
+#   content hash  47e5564548ed0e25
+#   text hash     d1d88531031ec918
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

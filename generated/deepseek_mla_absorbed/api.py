@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f7fd1e6fe95ad54f
-#   text hash     28ccedaa2ca442bd
+#   content hash  955c742e26f04230
+#   text hash     4ffdca8af3eb671d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  07ac92b7c4a89c55
-#   text hash     bef5a13a77a2f5a9
+#   content hash  93b0b8a972d63d22
+#   text hash     2e09e92522838721
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """`attend_split` of decode_kernels.py for latent heads on Hopper GPUs, in Gluon; other names as at its head.
 
@@ -79,7 +79,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from . import runtime
-from .decode_kernels import find_sequence, in_units, key_span, nth_of, row_units
+from .decode_kernels import find_sequence, find_splits, in_units, key_span, nth_of, row_units
 from .kernels import LOG2E, partial_row_sums
 
 copy_tile, view = runtime.gluon_copy_of_tiles(), runtime.gluon_view_of_tiles()
@@ -95,8 +95,8 @@ def find_work(sequences, GROUP: gl.constexpr, BLOCK_M: gl.constexpr):
     tile, rest = tl.program_id(0) % tiles, tl.program_id(0) // tiles
     slot, kv_h = rest % splits, rest // splits
     token, q_len, k_len = find_sequence(seq_lens_ptr, cu_seqlens_q_ptr, b, tokens, longest, max_seqlen_k)
-    first_split = tl.maximum(k_len - q_len - reach, 0) // split_size
-    split_begin = nth_of(slot, tl.cdiv(first_keys, split_size), first_split) * split_size
+    head, first_split, _ = find_splits(q_len, k_len, reach, first_keys, split_size)
+    split_begin = nth_of(slot, head, first_split) * split_size
     there = (tile * BLOCK_M < q_len * GROUP) & (split_begin < k_len)
     return b, tile, slot, kv_h, token, q_len, k_len, split_begin, there
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  30b43091e9cf8452
-#   text hash     8158dd70508d6852
+#   content hash  a3369b7b9d57aafa
+#   text hash     095e5de51402950d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -174,21 +174,18 @@ def attend(
 ):  # fmt: skip
     """Fills in out and lse, the latter in natural-log units; `call` is what shapes tell of them."""
     max_seqlen_k, reach, first_keys = call.max_seqlen_k, *call.seen
+    split_values = (q, k, v, seq_lens, cu_seqlens_q, page_table, k_starts, parts, float(scale), k_scale, v_scale, out,
+    lse, max_seqlen_k, reach, first_keys)  # fmt: skip
     join_values = (parts, seq_lens, cu_seqlens_q, out, lse, max_seqlen_k, reach, first_keys)  # fmt: skip
     hopper_values = (k, q, seq_lens, cu_seqlens_q, page_table, parts, float(scale), k_scale, v_scale,
     max_seqlen_k, reach, first_keys)  # fmt: skip
-    kind = runtime.precision(q), lse is None
+    kind = runtime.precision(q), lse is None, runtime.planned.depth == 0
     cache, counted = call.launches.get(kind, (None, 0))
-
-    def values_of_split(counts):
-        return (q, k, v, seq_lens, cu_seqlens_q, page_table, k_starts, parts, float(scale), k_scale, v_scale, out,
-        lse, counts, max_seqlen_k, reach, first_keys)  # fmt: skip
-
-    split_values = values_of_split(runtime.counters(counted, q.device))
-    if cache is not None and cache.tiles.get("decode"):
-        split_values = hopper_values
-    if cache is not None and runtime.launch_again(cache, split_values, join_values):
-        return
+    if cache is not None:
+        # counts come last
+        known = hopper_values if cache.tiles.get("decode") else (*split_values, runtime.counters(counted, q.device))
+        if runtime.launch_again(cache, known, join_values):
+            return
     if seq_lens.shape[0] == 0 or out.numel() == 0:
         out.zero_()
         if lse is not None:
@@ -209,14 +206,15 @@ def attend(
     programs = splits * runtime.cdiv(rows, block_m) * k.shape[2] * sequences
     warps, stages = crowded if is_crowd(programs, v) else alone
     chunks, columns, together = tile_of_join(splits, q, v)
-    # where the last program to store a part joins them, nothing waits for a second kernel
+    # where the last program to store a part joins all, nothing waits for a second kernel. It needs counts, which stay when
+    # the call is over: a compiler that plans memory has no place for them
     joined, at_a_time = rows_of_last(splits, rows, v, warps)
-    if best:
+    if runtime.planned.depth or best:
         joined = 0
     counted = sequences * k.shape[2] if joined else 0
-    split_values = values_of_split(runtime.counters(counted, q.device))
+    split_values += (runtime.counters(counted, q.device),)
     cache = runtime.LaunchCache.of(
-        "decode", q, *call.shapes, call.longest, splits, split_size, lse is None, call.v_in_k, bool(best)
+        "decode", q, *call.shapes, call.longest, splits, split_size, joined, lse is None, call.v_in_k, bool(best)
     )
 
     def launch_split(stages):
@@ -234,13 +232,13 @@ def attend(
                 v_scale_stride_head=runtime.stride(v_scale, 3),
                 pages_stride_sequence=0 if page_table is None else page_table.stride(0), k_places=k.shape[1],
                 tokens=q.shape[0], longest=longest, Hq=q.shape[1], splits=splits, split_size=split_size,
-                GROUP=q.shape[-2] // k.shape[-2], PAGE=1 if page_table is None else max(k.shape[1], 1), D=q.shape[-1],
+                GROUP=q.shape[-2] // k.shape[-2], PAGE=1 if page_table is None else k.shape[1], D=q.shape[-1],
                 DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
                 BLOCK_DV=runtime.padded_width(v), REST=runtime.rest_width(q), PRECISION=runtime.precision(q),
                 V_IN_K=call.v_in_k and runtime.padded_width(q) == runtime.padded_width(v), TURNED=False,
                 SUMS=min(8 * alone[0], block_n) if block_m <= FEW else 8, IN_TWOS=False,
-                BY_HEAD=scaled_by_head(k_scale), FAR=max(k.stride(1), v.stride(1)) >= 2**24, CHUNK=CHUNK,
-                JOINED=joined, COLUMNS=at_a_time, OVERLAP=runtime.overlaps(q.device), num_warps=warps,
+                BY_HEAD=scaled_by_head(k_scale), FAR=max(k.stride(1), v.stride(1)) >= 2**24,
+                OVERLAP=runtime.overlaps(q.device), CHUNK=CHUNK, JOINED=joined, COLUMNS=at_a_time, num_warps=warps,
                 num_stages=stages,
             ),
         )  # fmt: skip
@@ -257,7 +255,7 @@ def attend(
                 v_scale_stride_token=runtime.stride(v_scale, 2), v_scale_stride_head=runtime.stride(v_scale, 3),
                 pages_stride_sequence=0 if page_table is None else page_table.stride(0), tokens=q.shape[0],
                 longest=longest, Hq=q.shape[1], splits=splits, split_size=split_size, GROUP=q.shape[-2] // k.shape[-2],
-                PAGE=1 if page_table is None else max(k.shape[1], 1), DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
+                PAGE=1 if page_table is None else k.shape[1], DV=v.shape[-1], BLOCK_M=block_m, BLOCK_N=block_n,
                 BY_HEAD=scaled_by_head(k_scale), OVERLAP=runtime.overlaps(q.device), STAGES=stages, ROWS=box,
                 num_warps=4, maxnreg=128,
             ),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  6715276f302beaff
-#   text hash     d4cb6aaf5b383d2f
+#   content hash  31de3314c52b72d6
+#   text hash     dbe0da8bb7341477
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d41d48a7faa6fc89
-#   text hash     a629d3b942caf4f6
+#   content hash  17a501a2d2c992b0
+#   text hash     b2f845185c5983b8
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

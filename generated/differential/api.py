@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  8aff6b553c9904fb
-#   text hash     61d443337628eb58
+#   content hash  e26d0dd6ead28aa2
+#   text hash     0f94c3d51fc81a98
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

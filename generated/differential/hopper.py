@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  eb72a6cc9f8e0d7c
-#   text hash     2a0de8255426aa84
+#   content hash  522888bd6e31cdc9
+#   text hash     a3185f7dc8b8e871
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

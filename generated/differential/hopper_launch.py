@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d83adbd5578309d6
-#   text hash     02cb52ad0730388e
+#   content hash  744d88f9e5d63d70
+#   text hash     81e91077776922d4
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

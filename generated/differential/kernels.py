@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2475401d2f5b1097
-#   text hash     b955aefdd2f7b83f
+#   content hash  767aecee2d0de406
+#   text hash     546fee57341f5dca
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

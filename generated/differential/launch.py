@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  eb0ad0c2b1ba3838
-#   text hash     3e9ff12c93407fc0
+#   content hash  8e8fe37ae654c266
+#   text hash     61712d820c2ebcd4
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  aa7e08f0049aa871
-#   text hash     f0abc00069dec9ae
+#   content hash  577e010637fccadb
+#   text hash     6ebd01c9f567a056
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  063c1a7b77a5d509
-#   text hash     f2ba4feef2416b36
+#   content hash  1ef898c7a244331e
+#   text hash     f670aa6d33341f1e
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

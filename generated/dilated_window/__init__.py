@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  97f185c32ca07da4
-#   text hash     ca870e75ff119e6a
+#   content hash  c638a4a67f2aa1e0
+#   text hash     e2dcdce1f8b7af31
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

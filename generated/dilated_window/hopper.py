@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  834eabcc1aa5475a
-#   text hash     aca2146b8ff4d147
+#   content hash  76f54528bf0a23c2
+#   text hash     a925d3d553e5d79a
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4b0fa41f76b543b0
-#   text hash     0890203452230c6b
+#   content hash  bc7a1571d2ce31d4
+#   text hash     d1c9db57515829d7
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

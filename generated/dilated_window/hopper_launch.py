@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f7232b1cc3883ced
-#   text hash     410545eb04b2f196
+#   content hash  de58a3de993dadc9
+#   text hash     80583ddc9b77c84c
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  73c9ec5e92c4ba2d
-#   text hash     4cf3db084b0cdbe6
+#   content hash  be5ac788c106b51c
+#   text hash     6ecc09e49d350e71
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f096089890b45cc3
-#   text hash     9100a05ccd018084
+#   content hash  de4106b9770b8360
+#   text hash     5a0fca354915fc6f
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

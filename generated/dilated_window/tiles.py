@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8a7ce6aed6858910
-#   text hash     3edbdd1036384c8d
+#   content hash  6e10a4e10596f6fb
+#   text hash     937e65a00e5519f7
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  07250603b1fbfdde
-#   text hash     b7539e98a900c7fa
+#   content hash  66305005fc7cb52f
+#   text hash     4869755e039c7e91
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

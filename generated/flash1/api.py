@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  3ec18c660f9db643
-#   text hash     d559d36bd83ba0e6
+#   content hash  ed0ef89950936306
+#   text hash     5598e67f23720649
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

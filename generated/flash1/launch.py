@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  25d371059a60c39d
-#   text hash     248d791d80e59762
+#   content hash  9f37b3caa2ccef8b
+#   text hash     691cac75cd766d9a
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

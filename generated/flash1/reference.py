@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b30fbb0b4e4c189b
-#   text hash     8ad7728e261766da
+#   content hash  5c2a06ca590a4c03
+#   text hash     ecfec7b0a50bdb46
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

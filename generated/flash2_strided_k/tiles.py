@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  1f57c7cc0e7ba6b9
-#   text hash     f7fc726f877391b7
+#   content hash  f236c6a073db0881
+#   text hash     e5280aca11397e21
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

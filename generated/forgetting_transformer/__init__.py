@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2ea9fb079c229ddb
-#   text hash     aa5297fe21ac1f88
+#   content hash  c70acc38b736e3d1
+#   text hash     3dcc089f30b03850
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

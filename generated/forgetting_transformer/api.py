@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  1343a2b41360509f
-#   text hash     e4ad8688f484148f
+#   content hash  5c08a3605b7bfb90
+#   text hash     38f7270f5321bd5c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ac44a1a9e3027cf4
-#   text hash     fa8f9d3fe3d6f03f
+#   content hash  6b8483549fdabb10
+#   text hash     46a32ecba853e251
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f467cc3636782981
-#   text hash     dcfb5f96065734b8
+#   content hash  8877bfd3197ac750
+#   text hash     1ff6941ad0290898
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  aa1fb1bbe85f2d68
-#   text hash     53c3acac8a3310e3
+#   content hash  557194e2f969e0ef
+#   text hash     84463eb74f7a4457
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

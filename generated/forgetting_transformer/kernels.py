@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  060757dc9096def8
-#   text hash     f0b289aac26c77d1
+#   content hash  cbbb2b18bd4d7a8f
+#   text hash     563b98d2ad79ab44
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

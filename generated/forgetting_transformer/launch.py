@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  bf359d23a4eeda87
-#   text hash     b50489f4fbdc7be5
+#   content hash  3c09047a1b7fabac
+#   text hash     2ae992fb4e9ceb0e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  309a89dac8b4064b
-#   text hash     5f72d203ff79f5a9
+#   content hash  4d256ba8133b51df
+#   text hash     185deafb4d3135a4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  00a4e7d59c97a1be
-#   text hash     4ec70b6b33d0fb66
+#   content hash  c9936c8c0196cee5
+#   text hash     24f544e440d75140
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

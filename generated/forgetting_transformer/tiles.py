@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ec30b45304294186
-#   text hash     e26a7bbfd8ef2d5d
+#   content hash  5890b727115dec40
+#   text hash     843f7fccb174b171
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

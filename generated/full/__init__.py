@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  309e7f64244884fe
-#   text hash     e870eaa7f595d338
+#   content hash  068ba3cb1081b81e
+#   text hash     c389b6f11f3ca026
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  33f39964b194584c
-#   text hash     9be0fa59b4da8868
+#   content hash  25f149d18bf034dc
+#   text hash     45d922f5ca511a1d
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  45e0084240bbcad5
-#   text hash     badff9782b7ce2ac
+#   content hash  3e72c8b0ed9ec7cc
+#   text hash     06cc3377678e508c
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

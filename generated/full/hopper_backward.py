@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4ccab0169b72cca3
-#   text hash     50fb242b2ffc3663
+#   content hash  f969b59eead8512a
+#   text hash     d0ad66fed626b41b
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

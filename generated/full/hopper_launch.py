@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1675fab6edcec395
-#   text hash     139934f5557ba5fe
+#   content hash  87eee04c9a0e17cb
+#   text hash     2067a84fea5165e1
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

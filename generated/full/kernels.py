@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  99ff20a579947cf8
-#   text hash     39d4ab71a79937d0
+#   content hash  2371c6dc3019c9ed
+#   text hash     6c2c521a4c4ead70
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8773713aae802117
-#   text hash     2a7f2b6fb80dc024
+#   content hash  f2a2e84cb7d59169
+#   text hash     ef56087d3d3e0311
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

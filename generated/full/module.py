@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1487e2e4c3481e7d
-#   text hash     f89f90f25afb2c18
+#   content hash  317c8a49d395a04b
+#   text hash     da8e8c5869c27b6c
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d525c76a84e7f4a9
-#   text hash     f1ddcf3b2c511d1e
+#   content hash  b6beac703be9a816
+#   text hash     412380240700febd
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

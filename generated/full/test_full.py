@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c1e211f8a5a6273a
-#   text hash     e8314647a1926196
+#   content hash  c991b1c01356999f
+#   text hash     731b0e336f066452
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  608c3fba13ec9cd9
-#   text hash     582254255832ebb0
+#   content hash  07656bc46ff4bc64
+#   text hash     1fe86566871824ef
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

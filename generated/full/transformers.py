@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6f016300df59a06d
-#   text hash     aa93caed47c202a3
+#   content hash  56a33768c063f5fc
+#   text hash     e2cdb4a6a2ee2b5f
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

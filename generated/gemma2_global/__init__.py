@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f5462d10877aa7d6
-#   text hash     228e8a426bea39de
+#   content hash  b899c4f4fc7d26dc
+#   text hash     a33a2c2c41d2f565
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3c1f7f9811fc86d0
-#   text hash     7d4d1807765f2f2d
+#   content hash  1cde0e957f88f13e
+#   text hash     0fb93f3059965bdb
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

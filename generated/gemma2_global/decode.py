@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  deb8a898186dd709
-#   text hash     c75442750af26a3d
+#   content hash  c164a97ea3a03faa
+#   text hash     d9723d1b1186d8b5
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

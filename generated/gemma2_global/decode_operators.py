@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1e8820dda946c0c2
-#   text hash     9081710ccc83c640
+#   content hash  3c77c736f7b37d54
+#   text hash     ff022ea6ed52da6d
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  77ebb16f888d5891
-#   text hash     ced58dfe85380883
+#   content hash  24dee642dd6903a8
+#   text hash     76c721e76eb59196
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5b42015dfa21ca42
-#   text hash     2727a595541449b5
+#   content hash  9e88ad9052c38d83
+#   text hash     7a97a4a297189525
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

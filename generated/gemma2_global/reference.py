@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e0d6e39452f5ab1e
-#   text hash     d0481168aa6d9c10
+#   content hash  a8fa25e362e44082
+#   text hash     77cfaf089170d51a
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

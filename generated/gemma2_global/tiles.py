@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  fd819af0bcb2ef96
-#   text hash     b65e47012d1a0a0d
+#   content hash  87b5d382f8822cb6
+#   text hash     e6e848fcf7f999c8
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  308adf058e8e9c00
-#   text hash     58c9e0dbb8bf8109
+#   content hash  c0f147849aa33482
+#   text hash     4560d8d7bf97a007
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  df0ecc3a0626210a
-#   text hash     1898d184d6ec2822
+#   content hash  cbbb83e2fff16784
+#   text hash     cd959737f64f6ed0
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c684a118e5ec13ab
-#   text hash     25129d893b019463
+#   content hash  36d0787515dd0df3
+#   text hash     6e77819626e7d403
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

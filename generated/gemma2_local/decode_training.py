@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  20e6864ba995a598
-#   text hash     dfb35b64f4870307
+#   content hash  9f5b8b6eb308b31b
+#   text hash     0ae36f5d6a91f7d3
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3ce6989ab1f3bdce
-#   text hash     b7bc5a0315c1ebb8
+#   content hash  f51f6adabb7574d1
+#   text hash     2eacdf3ffb37fa3c
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

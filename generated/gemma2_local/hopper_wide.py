@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3e7b16846c383b40
-#   text hash     2f4fca0512767f4e
+#   content hash  1981f04445c53831
+#   text hash     40942323f3e9fd00
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

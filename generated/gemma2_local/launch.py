@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c82fad5fab9278aa
-#   text hash     68db35644942689d
+#   content hash  394faf4c91a82f36
+#   text hash     1323a00bef14c9ff
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

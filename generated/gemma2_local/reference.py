@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  cfcfe8928383215e
-#   text hash     f8e37f3c126a8e6c
+#   content hash  7191d1f671680ef0
+#   text hash     e7e24241e72fa6b0
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7e30bd6dda218108
-#   text hash     2940fd2a4b93aa22
+#   content hash  4a3097e40603e216
+#   text hash     5d8149cfc7357a7f
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c682a2865f9e2517
-#   text hash     3e588a631bff6ad1
+#   content hash  122aa49df4246522
+#   text hash     50b2c6da62bc4a41
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a33947bf997258d6
-#   text hash     b53146d1de502690
+#   content hash  a1aad3fa4eeb4166
+#   text hash     15cafb3299785c26
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  8c48b4ad1fa8fed4
-#   text hash     e091fb12998d39b6
+#   content hash  403686d15acf6204
+#   text hash     b207466cbd8369d2
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  839a9f364a1e5447
-#   text hash     79c66cd0ac268cc1
+#   content hash  c1a4c5f991665163
+#   text hash     a18243d4655ff955
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

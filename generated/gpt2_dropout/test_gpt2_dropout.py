@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  3f0908fbd3bcdcfd
-#   text hash     1a6d04df26688a72
+#   content hash  0793149a97f1cdb5
+#   text hash     fd3055adf6934984
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

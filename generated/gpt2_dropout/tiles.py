@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  3fc5d9c064f37c68
-#   text hash     35366e08537b9aff
+#   content hash  69dec11acc2c0dc8
+#   text hash     1d808b59555ff1a4
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

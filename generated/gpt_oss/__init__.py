@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  91341c10ab1505fb
-#   text hash     cb1f20a1047769a6
+#   content hash  87b6d7497b284140
+#   text hash     a5ed6704f7eadc06
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

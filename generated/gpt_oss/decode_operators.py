@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  86a9fcdadfe6aec5
-#   text hash     6decb88cdf03c967
+#   content hash  542e76f2989ed6e8
+#   text hash     9e3de90edf9bacc9
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  457742a543fecc6d
-#   text hash     b255d184f49ba3e1
+#   content hash  aa2f1d1f52727ae1
+#   text hash     41c3633f0c6b3f9e
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4151e0d42c5a6240
-#   text hash     2eb4634ffbfa767f
+#   content hash  6dbf8a4706b58c89
+#   text hash     2f77f2f0de12a7a8
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  97d41794362fc0c3
-#   text hash     ed95c5b365d61ca0
+#   content hash  b276879f6fb31585
+#   text hash     1efdf338677feeeb
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

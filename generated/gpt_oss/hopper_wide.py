@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  39b09692dbe800de
-#   text hash     6c69aa2273c5d2e7
+#   content hash  4d7c058a826bea70
+#   text hash     8179dfdcda6b637b
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9047face45f6cefa
-#   text hash     5f0fcf6726ce1f23
+#   content hash  f41cda59e9c6ef35
+#   text hash     e840fbaca8e23fcc
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e9f0ebcf1659a5df
-#   text hash     884ed746faa09c6e
+#   content hash  70b6b956f53809f8
+#   text hash     7909358a5a74353b
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

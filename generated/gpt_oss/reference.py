@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bc9908808f25e279
-#   text hash     e52fddceb423b159
+#   content hash  6a04307d472a4854
+#   text hash     b4a815b6c3af5f1a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

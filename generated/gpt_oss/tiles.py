@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d16d341138e0b86c
-#   text hash     667d111500d1c5ab
+#   content hash  a4eec598df5590db
+#   text hash     ff356b2fdbcb427a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0faa59609954a546
-#   text hash     4c63a0f4527c7b05
+#   content hash  c2507e6e646ff048
+#   text hash     26769a091b31a440
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  46ae87374f7a756f
-#   text hash     de6b0c4ed0a0a2c2
+#   content hash  b328e0120195b68f
+#   text hash     e39360949db68cb0
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

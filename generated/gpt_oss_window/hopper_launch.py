@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  5208c2eb7cc919e4
-#   text hash     0cdc7d250350b2c4
+#   content hash  247e626498ba06d6
+#   text hash     388c5261abdae01d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c2163c4b526ef63d
-#   text hash     68c0dae88176964a
+#   content hash  af618fd392cc9851
+#   text hash     6c487f34e5973feb
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0f7f6a8dff36697d
-#   text hash     61fd730c3858c6d4
+#   content hash  ca4d22e59c9d11be
+#   text hash     c33995534b7f1dab
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

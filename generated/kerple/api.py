@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  bb8fe769cc213954
-#   text hash     98f5b79282400b0f
+#   content hash  db2e2d1e34449875
+#   text hash     36789c7a7805e388
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f8007cf306031d0d
-#   text hash     73db333dfdd490b7
+#   content hash  4a6cfe2c382841b6
+#   text hash     190c6f7aa6e1bd3b
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  870d2ee65b0e8b4f
-#   text hash     e9e5f8d6d9a657c8
+#   content hash  0868ac7bf090faa0
+#   text hash     c0f597615cd2b54e
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

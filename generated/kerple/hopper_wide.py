@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  098b659ef8c2cd18
-#   text hash     5ef4bf73afc75076
+#   content hash  2ad5baafaef9e015
+#   text hash     ede428d2d8472461
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  520c524cb48f596a
-#   text hash     ce0a4ee0114d337e
+#   content hash  06c6515b35f6ddff
+#   text hash     37237e63d7c1ccbc
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8af9f1a4fab42958
-#   text hash     e03bd5f67af1b0cc
+#   content hash  27c107be60746c7c
+#   text hash     f430db41dda2fd47
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  1afe36bc618b8e5a
-#   text hash     0a0ec5810da8ee12
+#   content hash  3159d29d570e52db
+#   text hash     a294985e5d207a27
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

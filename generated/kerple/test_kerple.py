@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e4a9b11855558099
-#   text hash     25299a6529218e2f
+#   content hash  e48c8e9f6e49d214
+#   text hash     bd17e39da5cb001c
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8304db8d45036639
-#   text hash     cd70b031c22a7fac
+#   content hash  797418cb6f949773
+#   text hash     7ff0a1d723eb1d5e
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9ed1f838d0b27108
-#   text hash     be3122a5faeb65ec
+#   content hash  8ffa2e1818724552
+#   text hash     7c21e9363800fb25
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

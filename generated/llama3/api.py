@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5d68977f44b4f9e5
-#   text hash     5fdb86b65088274b
+#   content hash  fe61a6c18bced983
+#   text hash     24a0b3bc2a6f7801
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

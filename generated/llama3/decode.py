@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2e570358c59be74c
-#   text hash     57aad6ddbc790f72
+#   content hash  eab6b46fb4b8b3e7
+#   text hash     d152ddef687d95af
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2f06941e7a06c5fe
-#   text hash     69c353be1e0a6e20
+#   content hash  4efc8bb178318fc8
+#   text hash     bedb0b4d8de3c90e
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

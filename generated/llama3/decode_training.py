@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e2a491194ac7322e
-#   text hash     735a7bf40dcf65d3
+#   content hash  b95f76e8ca088816
+#   text hash     0ee521af991b22f8
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

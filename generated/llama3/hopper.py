@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  307463b404d21d7d
-#   text hash     dd4c72218b3ab7a5
+#   content hash  d836989a2acc6d0d
+#   text hash     f42b5bb5698be6e7
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

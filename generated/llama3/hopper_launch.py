@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1fbc182e164d9b4b
-#   text hash     06d48d43e97efe28
+#   content hash  362917c41659361c
+#   text hash     e2d23ff9a0e6d251
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

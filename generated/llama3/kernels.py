@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0a2d47cc4ced81fc
-#   text hash     8069685c4cc4761d
+#   content hash  6c793c43d76531fb
+#   text hash     f90864cff6efebb5
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  92e19791cf9a30ba
-#   text hash     b12761f0e48bcb92
+#   content hash  8f0ba6868d4422cf
+#   text hash     d94c253d5ffa6ac7
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  08f47fe1c6c96182
-#   text hash     243ceefb68e5ad38
+#   content hash  e3932cd953069114
+#   text hash     e9d6183d00094f0f
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

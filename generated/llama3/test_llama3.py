@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  19e3bf4ed0143860
-#   text hash     7b8986d6b63f023f
+#   content hash  67566ce5b49b8925
+#   text hash     03dc08d419d266ae
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  714ec4bec232b180
-#   text hash     df9496ad5b29ab5f
+#   content hash  5098fe7afb184b0b
+#   text hash     0cf2e9492e521a84
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

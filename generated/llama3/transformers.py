@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f49eece27255908c
-#   text hash     36f8b27757303073
+#   content hash  fcac179bdbe4b535
+#   text hash     c33fb00c566a88dd
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

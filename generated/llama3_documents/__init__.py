@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9b7e457bb1944a53
-#   text hash     2627e1b700597718
+#   content hash  4742501f32204277
+#   text hash     7b9179d5f4f70de2
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

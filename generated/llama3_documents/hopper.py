@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  6dc62dfecc06b1c0
-#   text hash     f22b1bdb69542f8c
+#   content hash  c5338f7ba3303538
+#   text hash     806972bc6bd840bd
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4a6db6fe6b02b54c
-#   text hash     eafd83c19b48b87b
+#   content hash  6d198aa6efe53c52
+#   text hash     26020dabb6263485
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

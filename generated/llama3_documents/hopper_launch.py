@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  24ed97473591fe22
-#   text hash     9ea94581f8ef5730
+#   content hash  267b362bcfd975e4
+#   text hash     30819c7a07b8372f
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

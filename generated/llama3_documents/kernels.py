@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8d220dadca1d8e15
-#   text hash     346a027c7238f2d7
+#   content hash  d95212f7b158f924
+#   text hash     3418afb3a1e55ddc
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  1c16652f5967f9bc
-#   text hash     96fc453ffead7652
+#   content hash  a4c5ecb038983021
+#   text hash     e4550a73afa4937d
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

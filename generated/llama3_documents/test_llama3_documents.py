@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  895ec2b8e3f73bde
-#   text hash     69585c1e9caa67f8
+#   content hash  4e65512bcb840f31
+#   text hash     2d4f467613ddd25f
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  20c8e6917d82a5ed
-#   text hash     5fa13337d0c13069
+#   content hash  8a37d77e981f7785
+#   text hash     6842e6a95599cffc
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

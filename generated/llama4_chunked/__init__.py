@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4e70ecf01bda2eec
-#   text hash     885118036b84abd3
+#   content hash  8eeccf1a39667f4b
+#   text hash     387bcaa3e3a40371
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

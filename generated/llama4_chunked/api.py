@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ea68423d822069ec
-#   text hash     5d6305d311a3ff8e
+#   content hash  ddbb1d561ae98026
+#   text hash     05e1e7f553dbf96f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a6c4e233a090074b
-#   text hash     05bd521046c1a3bf
+#   content hash  577574ca9c8873c5
+#   text hash     4370b97d3dc50db0
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  35acd2464e87bb5a
-#   text hash     a47bd4964f9d5873
+#   content hash  b029f7d00f655e65
+#   text hash     b2e2b36522ece2cd
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -153,17 +153,16 @@ def attend(
 ):  # fmt: skip
     """Fills in out and lse, the latter in natural-log units; `call` is what shapes tell of them."""
     max_seqlen_k, reach, first_keys = call.max_seqlen_k, *call.seen
+    split_values = (q, k, v, seq_lens, cu_seqlens_q, page_table, k_starts, parts, float(scale), k_scale, v_scale, out,
+    lse, cos, sin, positions, max_seqlen_k, reach, first_keys)  # fmt: skip
     join_values = (parts, seq_lens, cu_seqlens_q, out, lse, max_seqlen_k, reach, first_keys)  # fmt: skip
-    kind = runtime.precision(q), lse is None
+    kind = runtime.precision(q), lse is None, runtime.planned.depth == 0
     cache, counted = call.launches.get(kind, (None, 0))
-
-    def values_of_split(counts):
-        return (q, k, v, seq_lens, cu_seqlens_q, page_table, k_starts, parts, float(scale), k_scale, v_scale, out,
-        lse, counts, cos, sin, positions, max_seqlen_k, reach, first_keys)  # fmt: skip
-
-    split_values = values_of_split(runtime.counters(counted, q.device))
-    if cache is not None and runtime.launch_again(cache, split_values, join_values):
-        return
+    if cache is not None:
+        # counts come last
+        known = (*split_values, runtime.counters(counted, q.device))
+        if runtime.launch_again(cache, known, join_values):
+            return
     if seq_lens.shape[0] == 0 or out.numel() == 0:
         out.zero_()
         if lse is not None:
@@ -183,11 +182,14 @@ def attend(
     warps, stages = crowded if is_crowd(programs, v) else alone
     chunks, columns, together = tile_of_join(splits, q, v)
     heads, block_m = side_by_side(q, k, v, k_scale, rows, block_m, block_n, programs)
-    # where the last program to store a part joins them, nothing waits for a second kernel
+    # where the last program to store a part joins all, nothing waits for a second kernel. It needs counts, which stay when
+    # the call is over: a compiler that plans memory has no place for them
     joined, at_a_time = rows_of_last(splits, rows * heads, v, warps)
+    if runtime.planned.depth:
+        joined = 0
     counted = sequences * k.shape[2] // heads if joined else 0
-    split_values = values_of_split(runtime.counters(counted, q.device))
-    cache = runtime.LaunchCache.of("decode", q, *call.shapes, call.longest, splits, split_size, lse is None)
+    split_values += (runtime.counters(counted, q.device),)
+    cache = runtime.LaunchCache.of("decode", q, *call.shapes, call.longest, splits, split_size, joined, lse is None)
 
     def launch_split(stages):
         runtime.launch(
@@ -205,13 +207,13 @@ def attend(
                 v_scale_stride_token=runtime.stride(v_scale, 2), v_scale_stride_head=runtime.stride(v_scale, 3),
                 pages_stride_sequence=0 if page_table is None else page_table.stride(0), k_places=k.shape[1],
                 tokens=q.shape[0], longest=longest, Hq=q.shape[1], splits=splits, split_size=split_size,
-                GROUP=q.shape[-2] // k.shape[-2], PAGE=1 if page_table is None else max(k.shape[1], 1), D=q.shape[-1],
+                GROUP=q.shape[-2] // k.shape[-2], PAGE=1 if page_table is None else k.shape[1], D=q.shape[-1],
                 DV=v.shape[-1], PAIRS=cos.shape[1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
                 BLOCK_DV=runtime.padded_width(v), PRECISION=runtime.precision(q), TURNED=block_m <= FEW,
                 SUMS=min(8 * alone[0], block_n // 2) if block_m <= FEW else 8,
                 IN_TWOS=block_m <= FEW and in_twos(q, v), KV_HEADS=heads, BY_HEAD=scaled_by_head(k_scale),
-                FAR=max(k.stride(1), v.stride(1)) >= 2**24, CHUNK=CHUNK, JOINED=joined, COLUMNS=at_a_time,
-                OVERLAP=runtime.overlaps(q.device), num_warps=warps, num_stages=stages,
+                FAR=max(k.stride(1), v.stride(1)) >= 2**24, OVERLAP=runtime.overlaps(q.device), CHUNK=CHUNK,
+                JOINED=joined, COLUMNS=at_a_time, num_warps=warps, num_stages=stages,
             ),
         )  # fmt: skip
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6acf2abeded308f7
-#   text hash     ba464f49d3c6c217
+#   content hash  58419705934e7b33
+#   text hash     4622a12256c6612d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

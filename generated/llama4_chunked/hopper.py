@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4f8eec755d187ca5
-#   text hash     084713ce73ebf887
+#   content hash  7bf3146d94b3e249
+#   text hash     1a86556a9d7ccd20
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4261bb2c2ff53e0a
-#   text hash     03dd19488f30b882
+#   content hash  ceac8667259bb95a
+#   text hash     604a0107262e141f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a64af93d20cb4287
-#   text hash     8781ca4d9f070d76
+#   content hash  ac9125e7ba41c364
+#   text hash     e1b17f8cdace92e8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f7c2ff37b2984137
-#   text hash     e8dc892593a327dc
+#   content hash  933bf9da49082c3f
+#   text hash     29b79acc698b7c4f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

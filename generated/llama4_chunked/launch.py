@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2ee6cfe515d9fca5
-#   text hash     1043d554f5433f90
+#   content hash  9a3ef298073b1e9e
+#   text hash     7149a2fc8e27bf3e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

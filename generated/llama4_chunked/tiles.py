@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  343f8b11b2d54210
-#   text hash     2d49792f36c20277
+#   content hash  a62f1f9a420e99a7
+#   text hash     947656f706484559
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  14ccc5cc884f71cb
-#   text hash     dfa265e8c5c98ae8
+#   content hash  f149882a63a5ab8a
+#   text hash     ff4de02095777a54
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

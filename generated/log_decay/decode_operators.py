@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9f84ad2690eac9f5
-#   text hash     f056d53857b49685
+#   content hash  0325e954d92a1c87
+#   text hash     316a807c24136660
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

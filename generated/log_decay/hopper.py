@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3ed56b903d933ad4
-#   text hash     7ec12e42098338bf
+#   content hash  f2d677167791a780
+#   text hash     8db02090d8854ee4
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

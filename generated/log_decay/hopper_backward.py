@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3f6efe1327b29bda
-#   text hash     23dcc699671bcf16
+#   content hash  28ebfacafaeb3a0b
+#   text hash     a0202f262ae0dd9d
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4d6a3e2233309691
-#   text hash     e436fb02788cdf5b
+#   content hash  44c5438a12a48a40
+#   text hash     aa03eb8ecdefc2cc
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

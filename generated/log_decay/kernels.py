@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1aa900c3190a1134
-#   text hash     fd34bf4811878b61
+#   content hash  3005cf24bdea2780
+#   text hash     06c9b79463ac5751
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

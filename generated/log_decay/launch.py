@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3d3d608fffe5cae7
-#   text hash     1b7bee7dcb8fe8e0
+#   content hash  3b0e517fe9134b48
+#   text hash     1a5fcbb99a25fa2a
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6fc37955733c414e
-#   text hash     1594c547d395deb5
+#   content hash  07c9b094ad77bb52
+#   text hash     16e8bfe2036e43ff
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

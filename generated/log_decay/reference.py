@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c7dad8ffa23bc493
-#   text hash     5c97152d0bbb7817
+#   content hash  075cf551e186e695
+#   text hash     8ae5df69fdd8aaad
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b04794ec1d0ca627
-#   text hash     2bdd72c618bc0d3d
+#   content hash  e43dbb34a4485afe
+#   text hash     5cfa1a0071aab825
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

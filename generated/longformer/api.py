@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e1759df4b7839e00
-#   text hash     00a4a26ebcb161c3
+#   content hash  b7147d73a62ea17d
+#   text hash     3c127130131bbac6
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

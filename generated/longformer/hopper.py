@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  413c295eb8f3367e
-#   text hash     28f66a6eed253e4d
+#   content hash  137baba0a10b2456
+#   text hash     b97b3f3312c2aeb9
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3c2a22deaa690624
-#   text hash     2804fe67ef4bcb01
+#   content hash  dd336d52c7d8612a
+#   text hash     c1a370eaed57469c
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  da2e0e1728689606
-#   text hash     d09bd2c22d1149f9
+#   content hash  b91445a3f954e9da
+#   text hash     c6ebe235dec5dc87
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d381c7ad57e9af78
-#   text hash     5d57b60ac1028f8b
+#   content hash  f14c1f339b07d8c8
+#   text hash     f58fc91a7d065a6c
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e91e30b78c71951e
-#   text hash     5aea1c2024e80404
+#   content hash  d5669405f33bafee
+#   text hash     7c16109f6f9ebfbf
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

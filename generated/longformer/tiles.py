@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8b0d4fe373d51559
-#   text hash     ef7f6e50b1b571e4
+#   content hash  a582d366cc08b325
+#   text hash     500a19da419eff15
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f35bb2a92497961f
-#   text hash     cc050fb43d58eb4c
+#   content hash  b1b6f01285f63c8a
+#   text hash     44b6424773d49dc3
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

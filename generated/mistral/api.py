@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cbad17f9b05d4f79
-#   text hash     aafd5b44dc347470
+#   content hash  c4be1ca92fa111f6
+#   text hash     d2ebf3c255fcec31
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

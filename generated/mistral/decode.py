@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8640ef414e0d036c
-#   text hash     6ef0e1f34713b02a
+#   content hash  21be12ea39e35ca8
+#   text hash     eeca4c214d6b2081
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b96aa6e7125b4203
-#   text hash     cfb73ec83a94e9b4
+#   content hash  a524d6e6686324ec
+#   text hash     e1b67f3bd5e65621
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  63193ca100665ba4
-#   text hash     1e9bdf52d4fb5b3b
+#   content hash  71a468146e4d7bcd
+#   text hash     ac20600eb77911c9
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  136d2165cbf48a34
-#   text hash     0af7971e1e3a93d5
+#   content hash  967adbed57a454d1
+#   text hash     5032336a033cd119
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  15fd395c088cd3c8
-#   text hash     9c5dcd79d29cea24
+#   content hash  22b5de3e082e2acc
+#   text hash     fc0fd24efddc5c54
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

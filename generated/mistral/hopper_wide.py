@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cc8a1dc0a0f1f4e3
-#   text hash     fcfa8ecb2126f971
+#   content hash  6c1098d352d3ac5d
+#   text hash     85c75866b199505b
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0235cd1232218c85
-#   text hash     eec01b963fea850b
+#   content hash  ce41a0e286fa9eef
+#   text hash     aaee64e1ba9feca9
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e48da5b8a24b4e0b
-#   text hash     3f8eea1af058bfd6
+#   content hash  0d098748e7a35c8c
+#   text hash     f9f41ebd2d04d925
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c4c51b6a0ec6d6bf
-#   text hash     5026f3b61d3f57d4
+#   content hash  cc7745fb6a7894f5
+#   text hash     3308c6b315914b26
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  be89d7aaefcfc985
-#   text hash     1349d8f982bafea5
+#   content hash  e774a5ec61239eea
+#   text hash     b5ddbc722f4c51e4
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  429783a66a554376
-#   text hash     2c19c83bf85a9db8
+#   content hash  9033be510b1e63cd
+#   text hash     43447dc07ce1d50c
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

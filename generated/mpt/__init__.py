@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a7b74ee9ab421159
-#   text hash     7b9e4a2cd4771cc4
+#   content hash  aba15c00c0a98457
+#   text hash     723d34a7b79776e2
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  38cec349d3da60a7
-#   text hash     219dc1da0d491ca4
+#   content hash  bb743cafd64dafa9
+#   text hash     efd6946385e0bbae
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

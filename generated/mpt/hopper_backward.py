@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7dc679303003d2e7
-#   text hash     6a128c102956c628
+#   content hash  3ac7be9d81cc1435
+#   text hash     a306d23237deddca
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

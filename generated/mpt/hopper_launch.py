@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  606b7a7a04ef9681
-#   text hash     705b65b4ed4fea88
+#   content hash  70599648b12fc180
+#   text hash     60ab5e55a6429903
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

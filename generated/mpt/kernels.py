@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9a5315ad730d8573
-#   text hash     91c66d3186521d2d
+#   content hash  340ecacd60959860
+#   text hash     fcd0908448941d1e
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  cb1ac9061512cd8d
-#   text hash     4bac698bc01997c3
+#   content hash  5867e940b27b6094
+#   text hash     dcc6fee5e10b2cab
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

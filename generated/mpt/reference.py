@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fc72480ed9f05f6e
-#   text hash     0b2b017b5038825e
+#   content hash  95721c9db6d9c806
+#   text hash     e62f8e67a16351d8
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

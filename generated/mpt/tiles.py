@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  31e8d3301045a9a2
-#   text hash     be8f213c9524198d
+#   content hash  fd8798ba833468f8
+#   text hash     80c79fdf590beb01
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

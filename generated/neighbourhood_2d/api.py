@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0b6681a5e19c6658
-#   text hash     9d7075cce919f6c3
+#   content hash  1b6dbc1c86348d5d
+#   text hash     6e87b04b1544d316
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

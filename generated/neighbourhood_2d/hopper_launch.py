@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  d5026510c601580c
-#   text hash     0d0b67369d0c7be9
+#   content hash  ded7ed116614c2cd
+#   text hash     549b7734f4ea8fdb
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

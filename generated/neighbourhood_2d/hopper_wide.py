@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  cb4a586045fa142f
-#   text hash     4d349d2652bbc2ae
+#   content hash  e7343e2e8ea262dc
+#   text hash     2aefda6b57100ced
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  7ae41b74eda543b4
-#   text hash     dc96083a3e1a8884
+#   content hash  0aee4b88e760d084
+#   text hash     05781313d37b139c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

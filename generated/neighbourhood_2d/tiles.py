@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  7f4d41ce243a49a4
-#   text hash     5f4cbedaf9eec9a0
+#   content hash  ec9d88b282799af4
+#   text hash     5b1717c6ad08bb01
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d2cb73f693c745d5
-#   text hash     c8b735350ac3ffff
+#   content hash  baf1e3491e7bd547
+#   text hash     0f6887454737ba53
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  cffba18b844a31da
-#   text hash     fd3dd1bafd00a8d1
+#   content hash  28e30359fe330691
+#   text hash     a815e8469f669af8
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  fccbb3b1dd81a37d
-#   text hash     87cdc6e04e09f806
+#   content hash  01313afeb69539c5
+#   text hash     9ca51b268f2bd71d
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

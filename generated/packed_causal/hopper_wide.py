@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  41ed01857746e4e4
-#   text hash     808d375120ddd753
+#   content hash  71fc2e6716f834c4
+#   text hash     ad154133167b8eb9
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

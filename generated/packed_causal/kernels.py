@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9ecf58d551fc7025
-#   text hash     f6a01c9e875e8a5a
+#   content hash  b6cc51564e513746
+#   text hash     fa5f6902072a69e3
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2f1349823b3b6d6c
-#   text hash     c8e43e245a1f70cd
+#   content hash  19d792e2fa01db48
+#   text hash     d2b102ed45685f21
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

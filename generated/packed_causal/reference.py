@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b7a25d25598a638d
-#   text hash     82a15cae36409458
+#   content hash  8bbe46d33d249571
+#   text hash     d92d3f9bf565e3e8
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

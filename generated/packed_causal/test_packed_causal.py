@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  aa18d3875d2bdc60
-#   text hash     e17f717023e51cbb
+#   content hash  0d1236d2f1687805
+#   text hash     724e92ae7386052e
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  50572901da1db1bb
-#   text hash     482f83335a6bf8f0
+#   content hash  dc4bb9b8d05621a9
+#   text hash     677059e96e8e3eca
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

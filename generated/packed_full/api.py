@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b1449b96917b5ae6
-#   text hash     a9554778b70d0d40
+#   content hash  e3ab762b4eeb22e7
+#   text hash     a50c4621c04a7148
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a559ee39139edd62
-#   text hash     3cbe4e5e86822a27
+#   content hash  997516456a95ec8e
+#   text hash     eca44a0763b7d3d8
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

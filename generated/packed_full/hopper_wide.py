@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b6e1733dbf072ad0
-#   text hash     79d2b2cc7e7bd5e4
+#   content hash  9aa1957235c2a808
+#   text hash     e625847f9920d3ff
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f5174e75f62dfda9
-#   text hash     8df8f9d6747028a5
+#   content hash  9598c4d01524de72
+#   text hash     1ed3fd9f9318e64f
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

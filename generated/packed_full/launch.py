@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d9de6cd8b76f96ef
-#   text hash     cb0041b8019b7989
+#   content hash  be9661bc7b4005bb
+#   text hash     be75053734633ebb
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

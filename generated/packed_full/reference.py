@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7eecd622fcc50a18
-#   text hash     3f8b5fb13caf0abf
+#   content hash  bc2ad9677baa4d45
+#   text hash     1c173afd67eb51ba
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

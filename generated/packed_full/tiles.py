@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3e0b268897e02bce
-#   text hash     e21af93a84326916
+#   content hash  082445b293195e2f
+#   text hash     ad6834960bad3d1d
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  37c0d28c8cfb4fcc
-#   text hash     3ee2a6df409691fd
+#   content hash  f164f5d0585d994c
+#   text hash     ae7164ff60ea2402
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

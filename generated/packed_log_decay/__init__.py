@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6c94a6e8cf1416dd
-#   text hash     d270fc70311eedf0
+#   content hash  4b4d1ab48b0a8279
+#   text hash     9d83dbbe5e81eec7
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  92683bed73d6e146
-#   text hash     ef107fc4eccba8c4
+#   content hash  f0fa0b9418d9bc83
+#   text hash     f80a0d96d9498a53
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

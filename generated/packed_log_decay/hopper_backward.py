@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  65fde8925a98eab1
-#   text hash     ecdd574906e4320c
+#   content hash  a464d21092ba7b6c
+#   text hash     5cc5744c3360692d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ee44b178ff411959
-#   text hash     f06e53978bdf16a6
+#   content hash  913735ccd191672d
+#   text hash     73b943c0bc139104
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

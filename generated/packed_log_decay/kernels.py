@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e6934c7d09afe826
-#   text hash     f4da4fc18126153a
+#   content hash  79e72cacc7f8da16
+#   text hash     82f5bd7b4927b558
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

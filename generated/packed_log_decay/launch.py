@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  bc54fff38b1f0702
-#   text hash     f531c602197c8f2c
+#   content hash  7143cfe11428ef95
+#   text hash     e4f818e7c27abc56
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

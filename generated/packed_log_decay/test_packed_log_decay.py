@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  99c1cd50ea90d28e
-#   text hash     7a0463dc5499136a
+#   content hash  5da0ed0d046c267a
+#   text hash     bc3a7f91e1cc2378
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2f266b267882fa74
-#   text hash     c9c978ef9fc3356d
+#   content hash  67cf1edc8febb9d1
+#   text hash     b52834b998f6174d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7c126a50b0555e58
-#   text hash     cd2a25fe6bb9da37
+#   content hash  c7ee01d559524bfd
+#   text hash     9ffd8c81e1ae2551
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

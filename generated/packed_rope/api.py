@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4c10ce1d1f3d6bbe
-#   text hash     e51311f16194dbf6
+#   content hash  285df7f4abc7f28c
+#   text hash     f63456226242a92b
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  11287376eb85d619
-#   text hash     e4d8e4d6bd9b9a57
+#   content hash  2b80bae50613594c
+#   text hash     d3c81711c9aa71a0
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

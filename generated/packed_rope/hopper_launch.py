@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2892458948a03897
-#   text hash     57fcd13e350dbc17
+#   content hash  74dd2eaee8cf904a
+#   text hash     0399af115190dabc
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

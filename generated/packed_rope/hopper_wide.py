@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7a916aa65901b939
-#   text hash     cf2cb460207b1aee
+#   content hash  65b242febf89c354
+#   text hash     ca93ab9bc8e0f6ab
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

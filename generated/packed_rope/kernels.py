@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  02901d3f6dc7bf83
-#   text hash     5cf0968eac3d6810
+#   content hash  fe4c3fbc801fbf7c
+#   text hash     199ca299e8afef91
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5f03a6004af8a8db
-#   text hash     414f0df316337d71
+#   content hash  2baf3e6caf0dc50a
+#   text hash     0552d1d9ae582503
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  983be009edb6c9f1
-#   text hash     a4bb20f2f07287b0
+#   content hash  939ba3405d709e88
+#   text hash     d6ab2abaa8df4c62
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

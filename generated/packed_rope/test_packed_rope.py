@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  31e27ac4bc0d9d44
-#   text hash     bdf604bc8c1c62d2
+#   content hash  48c908fec80da5dc
+#   text hash     81c6740274b887a5
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  63979e2bfb384ed3
-#   text hash     8b3173098aafa053
+#   content hash  6b5eca879234cda7
+#   text hash     ee29ac2580dd126f
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

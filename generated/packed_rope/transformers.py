@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  aae9442928838280
-#   text hash     b72febc2ba6e6ab0
+#   content hash  e7f721ccf12c5843
+#   text hash     3e663e2c743a4e6c
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  42a1d5d5eb392963
-#   text hash     5ef38c736b94bbea
+#   content hash  f3b5e22cd0130550
+#   text hash     9c522bdadf5ed731
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

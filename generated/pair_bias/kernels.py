@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a47070d1975b7c37
-#   text hash     2379d78c6e4bd18f
+#   content hash  5a4ab9f8b660f907
+#   text hash     4fdfaffd3382151b
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

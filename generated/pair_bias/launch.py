@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  da145f47862876d4
-#   text hash     327bb7231059f181
+#   content hash  87731116e34eaba3
+#   text hash     a7621eb5e1debd34
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  fb04f19c38e30ea0
-#   text hash     295e1ab6098b44fd
+#   content hash  eb1b42d27aa8f9ee
+#   text hash     6abcebdf1842ea33
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

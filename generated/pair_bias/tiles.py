@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  ae96d3d92616bbf2
-#   text hash     98823b76b5a89f1d
+#   content hash  f54c183798535bb1
+#   text hash     35d0cd383baea464
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  00561c7da1753d28
-#   text hash     e41cc1570020b559
+#   content hash  1f6925777a7da508
+#   text hash     c0d3f97934f215c6
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  87c209e8bd36bf32
-#   text hash     92eb39f3cf9fd84d
+#   content hash  0b759c40cad0a9e9
+#   text hash     5dfa5921498bc064
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6cc296452a3c66f0
-#   text hash     8ab06d47e8ad9c81
+#   content hash  f536759870642045
+#   text hash     03296baad5a6f85b
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  869878611477e956
-#   text hash     404b01b119f28e05
+#   content hash  3d3e491559c8ff18
+#   text hash     06b8ec72a3f42dc1
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

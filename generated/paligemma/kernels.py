@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b09f6282817f13fb
-#   text hash     608fbf043bdfb957
+#   content hash  d464ed0f3a5f215c
+#   text hash     3f1ef03b645a25f8
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3b33515302b288ce
-#   text hash     172af0cf259c60b0
+#   content hash  c25d958d64c423e3
+#   text hash     9ca5e54292bbd0c7
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8c7d8c1b04a44d3f
-#   text hash     5efa3a6b50f55d99
+#   content hash  856d3c70c0b9310c
+#   text hash     0abec9f939a6b157
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e2f915451fa8d570
-#   text hash     8bca70ab7e671656
+#   content hash  4f67995c5cdabbd1
+#   text hash     b88271e7092df9fd
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

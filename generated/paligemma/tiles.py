@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  95d423444693d87f
-#   text hash     0259ef794fc55e12
+#   content hash  370edc1f4b2db83c
+#   text hash     c3c90de77180a127
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

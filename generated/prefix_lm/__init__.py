@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2cc75a42f4b68c2e
-#   text hash     8a3233961503929c
+#   content hash  495188f7144d52a8
+#   text hash     8a674d2c886bb66f
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

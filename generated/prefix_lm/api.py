@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  282f89928cfe3a44
-#   text hash     cc3b2eb6090faf78
+#   content hash  949f25bae23277cb
+#   text hash     da801ae4dd043dff
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

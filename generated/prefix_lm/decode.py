@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c6d6f2661c8adc97
-#   text hash     9be8adb7346d4190
+#   content hash  e29a2897279ed336
+#   text hash     9b472cd0807f97ba
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

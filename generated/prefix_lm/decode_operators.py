@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7f688dda1ffd745c
-#   text hash     25f60d238d4809c9
+#   content hash  547d840d9387420b
+#   text hash     a382545b9af048c3
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

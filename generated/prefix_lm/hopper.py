@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  10634b56ce7d3a1e
-#   text hash     85cbaa338a91ba75
+#   content hash  6c8d390ca5c4753b
+#   text hash     048000cc48796fc0
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

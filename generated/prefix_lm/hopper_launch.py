@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4a4ad4cdcea103ae
-#   text hash     c572993370a12785
+#   content hash  b0aeb9517ea59fb4
+#   text hash     068f757729c3513d
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b134a5dcc59e75fb
-#   text hash     86807966136a515d
+#   content hash  5964dfa76c410b50
+#   text hash     fbdae1efdbc594e6
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

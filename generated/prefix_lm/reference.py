@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c10375d7f380872f
-#   text hash     869c3d7d91add36d
+#   content hash  a909e119fcf31d12
+#   text hash     b38c95f1b0e54dd0
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

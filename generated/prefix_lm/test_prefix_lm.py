@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8c443222d167828f
-#   text hash     8bf95aa22b0f16e2
+#   content hash  dfee5d35940dde1f
+#   text hash     b16d41183cea8f05
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

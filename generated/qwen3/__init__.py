@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  69a603cac3fe3487
-#   text hash     a1c39addd0795662
+#   content hash  6958f83b46392c9d
+#   text hash     b720afd145d6e498
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

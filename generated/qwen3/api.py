@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ef418a9057ad4b69
-#   text hash     1b6c403cdc351935
+#   content hash  ca7f4777be91681d
+#   text hash     0697f092d3214b2f
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  de42a3126dcb8bb1
-#   text hash     69ad9f0087ba1dd3
+#   content hash  2b82fb8bac5f1e45
+#   text hash     c9c8784a9244a0ea
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

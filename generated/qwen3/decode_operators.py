@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a435f4a058101bc9
-#   text hash     de486f4b3847b53d
+#   content hash  390e8fe668e3d008
+#   text hash     45d54a01f2d7a902
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

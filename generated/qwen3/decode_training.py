@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  635ab8f0f48759e4
-#   text hash     7abc9620ef93f6b0
+#   content hash  9ca85129839f7783
+#   text hash     4bcbd8bc99373017
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

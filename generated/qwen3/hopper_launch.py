@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b5ff4eeb7ddcaf76
-#   text hash     aafc87938f9d2c05
+#   content hash  b3ed500fe73eee1c
+#   text hash     7e42ef3094281895
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9dbabca961f0bfcc
-#   text hash     3341517c68f60758
+#   content hash  3e481c2d8cd1e0ab
+#   text hash     a535a32646f7a992
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

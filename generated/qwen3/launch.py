@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  66a195a87828a7dd
-#   text hash     45aea69489072756
+#   content hash  cb626a6944d0d02f
+#   text hash     34ada08a11067144
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e8255a87aed58ed1
-#   text hash     8503b71a04dc5364
+#   content hash  c895d8e08e9b7b11
+#   text hash     c9aae566b20b08a5
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f3cb716028cecab3
-#   text hash     028cc997480b739b
+#   content hash  4853e8bd99283404
+#   text hash     16c3510d19c78a90
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  bb4595d9104cbfe1
-#   text hash     caa3b3a0e11cf061
+#   content hash  b2281ed7522057c2
+#   text hash     67db68fc026e85b2
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

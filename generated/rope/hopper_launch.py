@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7bab8c524fd96490
-#   text hash     6a8adcea2433bc3b
+#   content hash  7617d40e277bad26
+#   text hash     84658b83b4eea861
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2e940ec816f230f0
-#   text hash     844373c0d80a7827
+#   content hash  0c83897a15a6c58a
+#   text hash     3feb74a5958ea04b
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f5df18d6b6b6984b
-#   text hash     acb0c8c585ee5d97
+#   content hash  608eb12dc415c944
+#   text hash     725242f5a71e833f
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0a460f9717f6598b
-#   text hash     d1fc0b6fb9170bb9
+#   content hash  5d8923fc67ac5a3f
+#   text hash     da4bca240b2055f7
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

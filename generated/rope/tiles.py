@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f4c8f21b686697f7
-#   text hash     7db3fe32cd8d6f34
+#   content hash  58a1d6f625dbae46
+#   text hash     7a184e424447c710
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  de68cd8fbf677e25
-#   text hash     bd0c89d9a11c0475
+#   content hash  63278eca216193ef
+#   text hash     6de3efcba21c6d8a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  bdf631d2902eb7b2
-#   text hash     229a05ba8811bc9b
+#   content hash  ee66e56848b390d3
+#   text hash     3e79197c43d2990a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d2c371b82b9eda44
-#   text hash     8c4950630fbda970
+#   content hash  afef18f20459ba5a
+#   text hash     1e079cbf4a799b61
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c07ba6694b5e5b60
-#   text hash     7db94b768aefe29d
+#   content hash  4b96c3202c86713b
+#   text hash     9f39c0e4bea802c2
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c37d43f876b47bc8
-#   text hash     dc2ee0c1ea0efde4
+#   content hash  fa44ec1a108d90af
+#   text hash     baa003ad58150139
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  9738cdba32c192b4
-#   text hash     9444388f141239e2
+#   content hash  a68d20f43c364c16
+#   text hash     21bebff2ba452ff2
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  af32884c4a0d50af
-#   text hash     456299ca066bc1b7
+#   content hash  5ac69e619ecdc62b
+#   text hash     d5623cc6a549da08
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  67feccf90e86080e
-#   text hash     e389d72c7f95cfdf
+#   content hash  65a887bfdeefe88a
+#   text hash     0ebba35fa391c2d5
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  de2fb028a31da543
-#   text hash     a943a4cdcf3dbcb8
+#   content hash  df03955ace9fb2a4
+#   text hash     1ae216f60b015d41
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

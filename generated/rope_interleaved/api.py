@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7039f8af8ebdd577
-#   text hash     bb100247f207c4f0
+#   content hash  277e296525aa55f9
+#   text hash     cc9cac3ce27ba7f5
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c9979200499fbbc6
-#   text hash     e848e23a2f2ded13
+#   content hash  cec568a98cb1f342
+#   text hash     253d7e0d0a5a27a7
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

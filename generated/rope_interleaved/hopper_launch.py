@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  47f1b9d6cac96fd6
-#   text hash     2d090c037078ff75
+#   content hash  cb5f72c140b7c089
+#   text hash     abf151f390aa7bcd
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

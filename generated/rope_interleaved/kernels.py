@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0cb351312d67427f
-#   text hash     d8189e0c605230f0
+#   content hash  4513dc22f9f8fbfe
+#   text hash     a0d2027f8bb768f6
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

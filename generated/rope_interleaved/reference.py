@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c52c0f60d328a40a
-#   text hash     db239f000b603ec4
+#   content hash  956761f5a641eef0
+#   text hash     02e30d4cc79b0c82
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  d246a697bc76f78e
-#   text hash     31e794a5120aab92
+#   content hash  b141601a3202c68c
+#   text hash     4f4249667d716efd
 #   render with   attnforge render SPEC
 """The machinery of launching: operators, remembered launches, tensors that tiles can be read from.
 
@@ -319,31 +319,41 @@ class Counters:
     at any time, beside any other: it has some of its own, for good.
     """
 
+    SIZE, OF_STREAM = 2**18, 2**12  # of a block, of which few calls leave much, and of a stream
+
     def __init__(self, device):
         self.device, self.of_stream, self.lock = device, {}, threading.Lock()
-        self.spare, self.used = None, 0
+        self.blocks, self.used = [], self.SIZE  # graphs know addresses alone: no block is ever let go
 
     def zeros(self, count):
         """New ones."""
         return torch.zeros(count, dtype=torch.int32, device=self.device)
 
-    def captured(self, count):
-        """Those of a call that is captured: where there are none left the graph clears new ones each time."""
+    def take(self, count):
+        """Some of the last block that nobody else has; new ones where it has no room."""
         with self.lock:
-            first, self.used = self.used, self.used + cdiv(count, 32) * 32
-            there = self.spare is not None and self.used <= self.spare.shape[0]
-        return self.spare[first : first + count] if there else self.zeros(count)
+            first = self.used
+            if first + count > self.SIZE:
+                return self.zeros(count)
+            self.used += cdiv(count, 32) * 32
+            return self.blocks[-1][first : first + count]
+
+    def make_room(self):
+        """Puts a new block behind one of which half is taken; between captures, as what they make is the graph's."""
+        with self.lock:
+            if 2 * self.used > self.SIZE:
+                self.blocks.append(self.zeros(self.SIZE))
+                torch.cuda.current_stream(self.device).synchronize()
+                self.used = 0
 
     def current(self, count):
         """Those of the stream that launches now."""
-        if self.spare is None or 2 * self.used > self.spare.shape[0]:
-            # here, since what a graph's capture makes belongs to the graph
-            self.spare, self.used = self.zeros(2**18), 0
-            torch.cuda.current_stream(self.device).synchronize()
+        if 2 * self.used > self.SIZE:
+            self.make_room()
         stream = driver.active.get_current_stream(self.device.index)
         found = self.of_stream.get(stream)
         if found is None or found.shape[0] < count:
-            found = self.of_stream[stream] = self.zeros(max(count, 4096))
+            found = self.of_stream[stream] = self.take(max(count, self.OF_STREAM))
         return found
 
 
@@ -354,11 +364,11 @@ def counters(count, device):
     """At least so many zeros for the programs of a call to count in; None if it has none that count."""
     if not count:
         return None
-    if device.type == "cpu" or planned.depth:
+    if device.type == "cpu":
         # an interpreter may be stopped amid a kernel
-        return torch.zeros(count, dtype=torch.int32, device=device)
+        return torch.zeros(count, dtype=torch.int32)
     found = counters_of(device)
-    return found.captured(count) if torch.cuda.is_current_stream_capturing() else found.current(count)
+    return found.take(count) if torch.cuda.is_current_stream_capturing() else found.current(count)
 
 
 def launch_on_hopper(cache, tables, name, launch, q, v, keys):

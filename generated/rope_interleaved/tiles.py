@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9544eeb92d3f55db
-#   text hash     e8130f84c9788e9c
+#   content hash  157f94c290dfb3d8
+#   text hash     9c1570dd9d40ce66
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

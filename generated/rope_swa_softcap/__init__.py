@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  14ae49bd81cd5e48
-#   text hash     f99ce393259f209e
+#   content hash  a776b55851b4f237
+#   text hash     8da86d2bbc3037be
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7f81e62f9f3af2ab
-#   text hash     9dcbdd7979e247da
+#   content hash  5ea91daf8899439a
+#   text hash     f08b7626a9599f5c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  28832f7bb28b0637
-#   text hash     6f672142e80145af
+#   content hash  bf893fe58a5787eb
+#   text hash     8e5501cec6e6b5f5
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

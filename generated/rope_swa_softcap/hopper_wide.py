@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7ea88a3009f4d472
-#   text hash     31a038c1c36c3528
+#   content hash  9e6e81d5291b498f
+#   text hash     47e84d4b6863fc0e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  12b8506e6a1d9ff1
-#   text hash     b60e399ab427ec71
+#   content hash  a130fe9ef11fc5a2
+#   text hash     13953194a6c63646
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

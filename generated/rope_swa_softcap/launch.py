@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  560e7be48859ab9c
-#   text hash     050f67d818a9ba14
+#   content hash  61b4ffeaeb42df04
+#   text hash     48fcaf8f33c261f8
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

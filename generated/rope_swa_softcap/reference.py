@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  43c34afeb0a5e8e2
-#   text hash     fc5167cf5db56aa9
+#   content hash  ec8fc7a9dbe53373
+#   text hash     581091e9214d1b05
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  83c13ca3e0952acb
-#   text hash     cc0066ac11a0105e
+#   content hash  678b0821d0fac055
+#   text hash     7daeb26561787e7c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

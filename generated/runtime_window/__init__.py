@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  71ac85bd7fd006e0
-#   text hash     754dd11321c4462b
+#   content hash  ea3ffe072d24dbb2
+#   text hash     532458ea102faa83
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  781109caf8417e04
-#   text hash     0f1ac2c1722333dc
+#   content hash  5c302647c3e8c600
+#   text hash     1fcb63ebf41390f8
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

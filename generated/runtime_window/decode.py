@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  318b487d2cc918a8
-#   text hash     5f2e2d6161fefba0
+#   content hash  7282c16d7200d56a
+#   text hash     db438258c5b92eb8
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  56341af69fe1d8b9
-#   text hash     da5cab1f0d7f170e
+#   content hash  413279740d9da686
+#   text hash     d32405aec19fd21a
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

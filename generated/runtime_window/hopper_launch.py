@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  69ce11a0f0e9dd3f
-#   text hash     ba384d61024eeaf9
+#   content hash  ec740536a45fa681
+#   text hash     84541d7112868411
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

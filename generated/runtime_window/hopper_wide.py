@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ec50c63e97cf9485
-#   text hash     56b0f363a7276641
+#   content hash  950ed906945cc265
+#   text hash     b9896aa7262265e6
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  064790c211df4c52
-#   text hash     c1c41ca74a137a4c
+#   content hash  7176925465eb3be8
+#   text hash     93dd5cb1e752b560
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

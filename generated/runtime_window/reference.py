@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6359fd5b2d9a736e
-#   text hash     769b1a2d74fd845a
+#   content hash  07be59611b516ec2
+#   text hash     c6bb65a96fee2826
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

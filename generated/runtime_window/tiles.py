@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4dfb6e130b4bf32b
-#   text hash     27e65a8798736237
+#   content hash  97b29a4a29bd1139
+#   text hash     c00c299e7acc66ca
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  08894cae56e385c4
-#   text hash     3e29953d414af758
+#   content hash  c04a105c7ed43e36
+#   text hash     452d8a00eac4b938
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e263fff5e9138fa2
-#   text hash     ba5e75e4813b22e4
+#   content hash  aeb732c6118d4e85
+#   text hash     d26bf8cda6efdcf1
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  18b69141e1085e6e
-#   text hash     92ca7dbdd1f29dd8
+#   content hash  206df92b674166f0
+#   text hash     952750ba7962a3b7
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

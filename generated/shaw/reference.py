@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  7603a4141737e8b2
-#   text hash     bae79448aaa19f57
+#   content hash  05594492c94f9b15
+#   text hash     bd18df875c559a82
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9ac4a5f65b0cca68
-#   text hash     26e2a8f6282d2034
+#   content hash  b9b2f3a0f62a3e32
+#   text hash     b96b58776d9791bf
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b558399be37a21de
-#   text hash     247c340e296686be
+#   content hash  bec65886804eddcf
+#   text hash     5fc5139746ba47a5
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

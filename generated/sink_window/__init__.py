@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c2c4183735a40d81
-#   text hash     11f84314b0a2cb06
+#   content hash  8ac5ae8a78b444b4
+#   text hash     362685697f2b868e
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

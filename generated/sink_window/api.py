@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  307591c7596fcfe1
-#   text hash     3198ac79e9ce8091
+#   content hash  cd3eb12839415c46
+#   text hash     d7c201f1c30037c4
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

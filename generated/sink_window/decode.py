@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1cf2c348d73ecfee
-#   text hash     76d623ae41b8f0c9
+#   content hash  68ab58131c97217e
+#   text hash     3884df3c1fbb2d5f
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

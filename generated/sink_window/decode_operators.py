@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9aa83118ec8a2802
-#   text hash     2e1d9edb9e90021a
+#   content hash  10d788fb00f78ce0
+#   text hash     e0c374f7f3503810
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b364a229ada99c9a
-#   text hash     ce9939375e7d6c11
+#   content hash  9a8c6334233afee9
+#   text hash     093ca81b9d22d466
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e71ba1f620f73b5f
-#   text hash     79393ba1b7e389c4
+#   content hash  4a377969def7d857
+#   text hash     686094cb75c0633e
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

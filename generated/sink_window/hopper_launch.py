@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4fbaa7a0d0b85f48
-#   text hash     f53af338abcc1b89
+#   content hash  b51a8e3e80c0b0d3
+#   text hash     c9806f0004e3c099
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

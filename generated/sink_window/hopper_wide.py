@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0f527990329c2d60
-#   text hash     ae05c372eb0193a4
+#   content hash  cdd25e69d2bdfe96
+#   text hash     10abc3f0998e3b5c
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  55be9a6a755d9d16
-#   text hash     f4586cfda73ce4f4
+#   content hash  2dce4931ee55c1ab
+#   text hash     b761698cdd8a50d0
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

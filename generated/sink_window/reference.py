@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f3a7e1d1e065bdbb
-#   text hash     74e888273f3e8041
+#   content hash  5d448b2d875a1093
+#   text hash     e0a214868cc4e9d5
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

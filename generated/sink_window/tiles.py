@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  38f1a2eeeb313653
-#   text hash     ac939401a4ca7988
+#   content hash  353d0d0f12ed2ae6
+#   text hash     163008f27120103f
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3032530a76c39a8a
-#   text hash     1d83cf5d299b2c8d
+#   content hash  74c2662ba8d272a4
+#   text hash     db8be9f135a540cc
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  83cf864107ed33de
-#   text hash     bbe4e074e99cd719
+#   content hash  c86f47f5b0ddfa0c
+#   text hash     231845046384fc19
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a5c4dedab1fb0a14
-#   text hash     e2f36b86e2dfd315
+#   content hash  6fac0e85cd84b563
+#   text hash     027b5f1f09a8a539
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

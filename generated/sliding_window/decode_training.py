@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c7c471b087ac28b1
-#   text hash     378ef32a32feb2c1
+#   content hash  90380ac12d0f583d
+#   text hash     351a2bdc186f8980
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

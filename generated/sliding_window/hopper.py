@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  faa255c82308861b
-#   text hash     e93ce1086dd2444f
+#   content hash  32bc92a692fa3142
+#   text hash     0efb8d68490be8e2
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  befcbb809503a2a0
-#   text hash     7ef68430e29b0d53
+#   content hash  f436202679e7402b
+#   text hash     451659124fc2b4f2
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

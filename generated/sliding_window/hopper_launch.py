@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  38f8e09a08eb265c
-#   text hash     a9882a6cfc6fbb0e
+#   content hash  cd9d344eec4820a4
+#   text hash     fbd799704ba8eee6
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

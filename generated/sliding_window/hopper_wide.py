@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2fd4e2ae38dc90a6
-#   text hash     188c5dd9c70681d7
+#   content hash  0840398fe461e5b3
+#   text hash     02cd725d87ebbaa4
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

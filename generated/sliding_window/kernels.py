@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4ece6add24258f37
-#   text hash     d8535f7f83ad15ba
+#   content hash  a085baed49967c57
+#   text hash     356a03138e88aff5
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  017c2467c0700ac3
-#   text hash     3ab7dd2ba9cc4f38
+#   content hash  bf7d01f3e8e15765
+#   text hash     e7e7fd9411dcd6be
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2af6e7da7a3d5daf
-#   text hash     e5b534c1f323735b
+#   content hash  e48d69dc3c2c2f2f
+#   text hash     c0d69577f3d3970d
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cfb37585d284adb2
-#   text hash     5c3e6ca84db47660
+#   content hash  ece4561e6ff7a197
+#   text hash     d75eee3f7f698775
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  01fac657977408f1
-#   text hash     0224b711a346e771
+#   content hash  09eb862be08c9b19
+#   text hash     acdd635f5090d211
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

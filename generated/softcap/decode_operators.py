@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4f259446e9f46918
-#   text hash     d5d4b1f3f894f529
+#   content hash  8b6855fd5d4842aa
+#   text hash     ffa980a5382505b4
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bad966d5cbd98a57
-#   text hash     94bf8ddbebea76ab
+#   content hash  3de8bc88b106ed89
+#   text hash     ec4546ebf65b67d2
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

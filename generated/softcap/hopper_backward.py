@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e76bca4865eafbdb
-#   text hash     4e577904819c4387
+#   content hash  bbd205058731a306
+#   text hash     06dfe15b3af64c22
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

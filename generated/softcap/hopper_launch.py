@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d01a6ff4604d5e8a
-#   text hash     ce146f426bb7ea28
+#   content hash  7793399aa5ebb921
+#   text hash     d55d1ece88359c06
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

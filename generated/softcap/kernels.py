@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c86eabc4790c5357
-#   text hash     bd6d8ed8a332cb5f
+#   content hash  3dffb6f31c4ec6f3
+#   text hash     952788a119573c96
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

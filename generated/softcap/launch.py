@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2c5d27001e434747
-#   text hash     752f7b4a35638bf9
+#   content hash  008e8f754cc1b6a9
+#   text hash     9b778f9c31e43fec
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

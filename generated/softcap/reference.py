@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  50b547938341af4c
-#   text hash     8f935e63e722385b
+#   content hash  333aaf47a48baf45
+#   text hash     2334900889e1ce91
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

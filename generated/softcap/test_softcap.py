@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fcbd18b64c63e6e7
-#   text hash     c1ffa0d6ec64d53a
+#   content hash  91bf9ab3cf998c97
+#   text hash     d4088b4ba0ad892d
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b8eee92155e102d9
-#   text hash     619a8037e6b817e2
+#   content hash  937e29fb138ac2e1
+#   text hash     33b17df164934f34
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

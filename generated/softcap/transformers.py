@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9385c2128df99f04
-#   text hash     22e960d0b50a7bcb
+#   content hash  dd45db320415059f
+#   text hash     f71eec304f096334
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  cd1af6a7e6023238
-#   text hash     22b9f777e399a90c
+#   content hash  6efd4b5641e073ae
+#   text hash     13421ac28e12ddc2
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

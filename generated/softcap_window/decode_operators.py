@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3759e130abe7ba98
-#   text hash     1ff4ef67e829a05b
+#   content hash  bedd96156418b94d
+#   text hash     b3891c2a5544e8bf
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0ec8f6685d133b88
-#   text hash     0f86a65293bade3a
+#   content hash  edff4bb00f91ce62
+#   text hash     f3ea2a3947d6b5fe
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  175868e5a148adc8
-#   text hash     09e69f194c33c83c
+#   content hash  6cfa760489401ab0
+#   text hash     09411047d6bac782
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

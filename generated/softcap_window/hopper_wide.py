@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2074abed972cee7a
-#   text hash     1d57977c58e404fa
+#   content hash  78d35902e9c2638c
+#   text hash     79c1939416951222
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f8d1be11338923cf
-#   text hash     a660881828d33afa
+#   content hash  4c3245cd6acf69fc
+#   text hash     aece8fdfad0d860e
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

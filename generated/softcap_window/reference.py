@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d886a52a926209f8
-#   text hash     ed14146709afa51c
+#   content hash  ab49e266a5b20cf1
+#   text hash     a084aec518aaa1e9
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

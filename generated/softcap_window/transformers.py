@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  245cfa72b5fb299c
-#   text hash     76eec9ae7630f73c
+#   content hash  18ef6a60c84bcef8
+#   text hash     89d3807947c6f5c5
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

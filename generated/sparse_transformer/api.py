@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9f789c115eba9259
-#   text hash     f455c1375e6c428c
+#   content hash  938400ac60fe6c21
+#   text hash     7a2bc68980e0d555
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  12b273138dc32a7f
-#   text hash     1d6f0e9a67fa1931
+#   content hash  1bf2604e6760781e
+#   text hash     9ddfddfa0425e921
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

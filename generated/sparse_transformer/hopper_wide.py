@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  cc11edb8d8e71a40
-#   text hash     a8b1c0dd64724c1f
+#   content hash  7f304cecfc43ec51
+#   text hash     f0b48d651ac2766a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  8cb8842354d8bfa1
-#   text hash     65ffacc30e1fa081
+#   content hash  e863d3022ee7be7b
+#   text hash     c61347db41d55d22
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

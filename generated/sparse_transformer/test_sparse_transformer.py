@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  52d80b0849a60e96
-#   text hash     3cdd8d9cf835c186
+#   content hash  65c33ce3de9ccaf1
+#   text hash     722c1f86b6285ccb
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  06c82418936a4ac8
-#   text hash     cb211275e670219d
+#   content hash  96f87ffe2cf6b8dc
+#   text hash     6926ae5c8d4221fd
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2650b31d84c9402b
-#   text hash     deaac16ceb46e50a
+#   content hash  b2b07898cdfeafe0
+#   text hash     52d873ed97289b00
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  49c2b3ae9c591a71
-#   text hash     82f484a7e6d7b2ea
+#   content hash  913658b30bc3b68e
+#   text hash     348f79b4b8133075
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  041dbf36eb93f895
-#   text hash     b4e1739eb2ba4ed7
+#   content hash  becbc99f19d9ef55
+#   text hash     7a0ceaa51e6704f0
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

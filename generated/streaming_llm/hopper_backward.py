@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8e980a6ea631060d
-#   text hash     a8c5c5d0b70a3a2b
+#   content hash  42042b53c930627b
+#   text hash     e8c136f90a254566
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

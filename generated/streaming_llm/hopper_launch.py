@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f117f95d09413fca
-#   text hash     72e513e6abcd6cb2
+#   content hash  dcb8169d21a00edd
+#   text hash     0069504fa957ac0c
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3cd764925da44255
-#   text hash     cde83ae275d65341
+#   content hash  e61e06d38211da77
+#   text hash     57a71936ac84f568
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

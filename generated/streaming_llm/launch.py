@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2015d0e70df6c89b
-#   text hash     10a969a943a6a2b5
+#   content hash  b4ab0087194d15f0
+#   text hash     1673e3e1ab009860
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

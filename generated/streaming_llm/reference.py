@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  df9450e34cdf140a
-#   text hash     44e2df3d649b9ea1
+#   content hash  96b17f2ca955145f
+#   text hash     4dd973c7f664462e
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

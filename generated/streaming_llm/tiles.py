@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  04595908b3249a5f
-#   text hash     91cc701ce068b04d
+#   content hash  1bde204bc7bc0058
+#   text hash     7dc0a69819db4f6e
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

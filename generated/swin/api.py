@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  12946b1c379deafb
-#   text hash     a467ccd05b92d308
+#   content hash  6b4490d2379ecc5e
+#   text hash     dee03aa5c6890c30
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

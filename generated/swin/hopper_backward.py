@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  12f2f1950a363caa
-#   text hash     59b0d158acb3e0c5
+#   content hash  8bc10bf739cf6422
+#   text hash     251dce8d4d6998e1
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  4242523262b2691f
-#   text hash     20e960656387605a
+#   content hash  51c6262cb73b27f1
+#   text hash     536157f848d388aa
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

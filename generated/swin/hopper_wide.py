@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7f4a7c46e2091316
-#   text hash     99e76f78f52df30c
+#   content hash  549c051dec6fb52d
+#   text hash     ee092654d2a45de0
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  43bc7a13beb78c7e
-#   text hash     b7e14b11f3e8ff8c
+#   content hash  f531ee2c0e52a002
+#   text hash     065858a263d2ccfb
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  84d83e9ef59772ea
-#   text hash     4e57d7e904d86a0a
+#   content hash  72134f5f5091a15c
+#   text hash     41f8eda2523aa259
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  90e9564c1b6dfd41
-#   text hash     bef89ff0b968c491
+#   content hash  5aae0ef92c38c00f
+#   text hash     253a68b9de14dfe4
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  06d1a344e0b1656b
-#   text hash     ab93a9482c847983
+#   content hash  b0ff762a44731814
+#   text hash     caa339d711787215
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c324b6ee2838f2fb
-#   text hash     4982b9313a932993
+#   content hash  8d7c3981b76a0077
+#   text hash     de1ed6dc845b4567
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bf085e075de661c3
-#   text hash     9e62026f362aea2d
+#   content hash  3cf4fe53b1928630
+#   text hash     8a6568ff8a7c18aa
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

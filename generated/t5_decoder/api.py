@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c8ec06c02c7cce64
-#   text hash     f065a657c8a41f42
+#   content hash  87cfe6a7407a3a21
+#   text hash     567b824060bc434d
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  757ddbc292c8bf56
-#   text hash     2a0be1c9c0273ec1
+#   content hash  d22fcfd44c8b67b0
+#   text hash     6a11aa721fa02a68
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

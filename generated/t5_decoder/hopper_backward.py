@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  584c21eb68719ba7
-#   text hash     f90465fe5afbd115
+#   content hash  eeb05154973c099f
+#   text hash     d64012a71d9b3f68
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f0b5846fa0b41d8f
-#   text hash     96b320fc94f9b163
+#   content hash  2cc012d74c8f07cc
+#   text hash     1198ce9b0a0301c4
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d7b47e990599c55a
-#   text hash     dea518c7529526c6
+#   content hash  f6f6624181820a3b
+#   text hash     ced08b98076d7a2e
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  0ded78ff2003683d
-#   text hash     21ee53c8a559d552
+#   content hash  f19e70aea9bd0cd5
+#   text hash     05576b6fa9802873
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

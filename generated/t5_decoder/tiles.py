@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  15b3fda3ee2e24ec
-#   text hash     8adacc9e3924a41e
+#   content hash  7c637c8f71d65eb9
+#   text hash     8a609187ffe58de7
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

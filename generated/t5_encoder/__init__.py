@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ba8f695dd98bcb35
-#   text hash     fb341362822f0afb
+#   content hash  b6384550139db7ad
+#   text hash     58166ea4631cac78
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3a7c1a554f4163ad
-#   text hash     5a3bdf1b490c3dc1
+#   content hash  ecc0baf80404572a
+#   text hash     c513f37293a877c9
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  479e7f6b43adf45e
-#   text hash     068f437dcb3b5cb7
+#   content hash  8f0f9c2ec3a060ea
+#   text hash     a75f93b8c682d7b9
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ea63177991d72819
-#   text hash     7af80a0deb00e04f
+#   content hash  ed5528338fbf371e
+#   text hash     fc08eb6b722e77e4
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  31b25f20ec4bb4be
-#   text hash     61c44b16c440c5ff
+#   content hash  8b149dc88b792253
+#   text hash     02616b9870c2bb91
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0d816a882189c13a
-#   text hash     f58cf0c738d07cf4
+#   content hash  940e2f3239278d7a
+#   text hash     6457fb5ea68de8ec
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

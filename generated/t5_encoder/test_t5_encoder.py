@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4446ce9fa4fe4f48
-#   text hash     5d72171bf1253eb9
+#   content hash  8117a35236100ebf
+#   text hash     1cc67610c6593a0d
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6aaac35deb4b22bc
-#   text hash     879cb27ef804e6fa
+#   content hash  8d0df3d5263e8b06
+#   text hash     9327a8b61b4ad6e5
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

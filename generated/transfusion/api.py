@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  abfd027465c41ff4
-#   text hash     61622dc76d1aa9a6
+#   content hash  0e6bfda444091975
+#   text hash     455a3ae1ba303ae5
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6cf19e6d3641d9d1
-#   text hash     45d6c4521607470b
+#   content hash  8b8854057b6ad4f9
+#   text hash     78a9760b6e031762
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  73025dc591406337
-#   text hash     7673cc6e7f2b0868
+#   content hash  bfa95c68469e1ebb
+#   text hash     494c885c24a547a1
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f7586a7e522582dd
-#   text hash     09bea30815fb1b55
+#   content hash  4cdd2c00f1f0b7c2
+#   text hash     52d8cf1273415825
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  08c2da5771ff7200
-#   text hash     b857c2a5c5e03fa4
+#   content hash  8ad6bebc8b9126eb
+#   text hash     aa67c1262e3556cf
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

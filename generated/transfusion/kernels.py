@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  248703388a130d66
-#   text hash     65e435626a688db7
+#   content hash  d69f53205a21a63f
+#   text hash     aced029144350aed
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

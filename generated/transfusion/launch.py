@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  48e47b28bf1501ac
-#   text hash     d53e2fa8663bc2fb
+#   content hash  edcfe900d195a007
+#   text hash     d51589071914c54f
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

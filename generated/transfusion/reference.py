@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ca1e3d994c421432
-#   text hash     0115a1421cfcdc62
+#   content hash  4c3206ce95a53b86
+#   text hash     e9bfc84bdacaabe0
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

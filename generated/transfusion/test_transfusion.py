@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  464cbac3016e83b1
-#   text hash     f8ad57586713764b
+#   content hash  c1392c2312523d39
+#   text hash     414880d16a7d188a
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  26333f99dd831d86
-#   text hash     c2aa6775017eaeb3
+#   content hash  d7b8ae3b16933ebb
+#   text hash     c868e37e0d030b16
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

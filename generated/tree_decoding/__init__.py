@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  55fa05b1582bf1bb
-#   text hash     d90b8edfc33240fe
+#   content hash  04dd0d81538c87ff
+#   text hash     9c7e135fab8ec50d
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

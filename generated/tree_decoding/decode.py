@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7be19288e97fcee2
-#   text hash     add530e2189cc164
+#   content hash  3f51551690f72887
+#   text hash     25f7971fd43000a5
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

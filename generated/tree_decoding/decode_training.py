@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  26b28ffb2fadb31b
-#   text hash     7c4c0bdaa254bc89
+#   content hash  2cc206a189b436e8
+#   text hash     d72a35625c91edb6
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f7391de17061db25
-#   text hash     d6faf952bb5c29a2
+#   content hash  4cf6155da03b1ec9
+#   text hash     f3778816e94648a4
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  52b658e5413bcc1f
-#   text hash     c246744d24a59949
+#   content hash  d806535703768cdd
+#   text hash     781040c4ceaeae6f
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

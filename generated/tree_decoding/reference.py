@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d6001b7bac377c25
-#   text hash     74839d7ac4fa604e
+#   content hash  ce822fec825f1281
+#   text hash     b17732c801670018
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  021ccce01ea26b3c
-#   text hash     d3db5d3b8615d6c5
+#   content hash  c3c275a341265853
+#   text hash     81ccd4ea36605b51
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -24,6 +24,8 @@ TEXTS = {
     "biased_checked": "mask: [causal]\nscore: [bias]",
     "divided_checked": "mask: [causal, expr: '(q - k) % step == 0']\ninputs: {step: {axes: [], dtype: int}}",
     "summed_checked": "mask: [causal]",
+    "late_checked": "mask: [causal, expr: 'k >= 4']",
+    "documents_checked": "mask: [causal, expr: 'doc[q] == doc[k]']\ninputs: {doc: {axes: [batch, token], dtype: int}}",
     "described_checked": "mask: [causal]\nscore: [expr: 'score * warmth + shift * far']\ninputs:\n"
     """  warmth: {axes: [head], description: 'the \"\"\" $\\tau$ of \\n \\u \"heads\"'}\n"""
     "  far: {axes: [head]}\n  shift: {axes: [], description: 'in front of far'}",
@@ -227,12 +229,17 @@ def test_pages_without_a_table_are_no_sequences(variant: Callable[[str], ModuleT
 
 @pytest.mark.parametrize("how", ["bound", "pages", "places", "places of pages"])
 @pytest.mark.parametrize("bitwise", [None, "training"])
-def test_a_call_with_room_for_no_key(variant: Callable[[str], ModuleType], how: str, bitwise: str | None) -> None:
-    attend = variant("plain_checked").decode.attend_with_cache
-    places, pages = (0 if "places" in how else 4), (0 if how == "pages" else 3)
+@pytest.mark.parametrize("name", ["plain_checked", "late_checked", "documents_checked"])
+def test_a_call_with_room_for_no_key(
+    variant: Callable[[str], ModuleType], how: str, bitwise: str | None, name: str
+) -> None:
+    """Nothing is read of what is not there: neither pages, nor what queries have at their places."""
+    attend = variant(name).decode.attend_with_cache
+    places, pages = (0 if "places" in how else 64), (0 if how == "pages" else 3)
     q, k, v = torch.randn(2, 1, 4, 16), torch.randn(2, places, 2, 16), torch.randn(2, places, 2, 16)
     given: Values = {"page_table": torch.zeros(2, pages, dtype=torch.int32)} if "pages" in how else {}
     given |= {"max_seqlen_k": 0} if how == "bound" else {}
+    given |= {"doc": torch.zeros(2, places, dtype=torch.int32)} if name == "documents_checked" else {}
     lengths = torch.zeros(2, dtype=torch.int32)
     out, lse = attend(q, k, v, lengths, return_lse=True, bitwise=bitwise, **given)
     assert not out.any() and (lse == -torch.inf).all()

@@ -86,7 +86,7 @@ def test_comparison_finds(right: str, wrong: str, compiler: Compiler, tmp_path: 
         ("decode_arguments", "(x.shape, x.stride(), x.dtype,", "(x.shape, x.dtype,"),
         ("decode_arguments", "(x.shape, x.stride(), x.dtype,", "(x.stride(), x.dtype,"),
         ("decode_arguments", "(*numbers, *shapes)", "(*shapes,)"),
-        ("decode_launch", "call.longest, splits, split_size, lse is None)", "call.longest, lse is None)"),
+        ("decode_launch", "call.longest, splits, split_size, joined, lse is None)", "call.longest, lse is None)"),
     ],
 )
 def test_comparison_of_decoding_finds(file: str, right: str, wrong: str, compiler: Compiler, tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_comparison_of_decoding_finds(file: str, right: str, wrong: str, compile
 @pytest.mark.parametrize(
     ("file", "right", "wrong"),
     [
-        ("decode_launch", "        split_values = hopper_values", "        pass"),
+        ("decode_launch", 'hopper_values if cache.tiles.get("decode") else', ""),
         ("decode_launch", "call.longest, splits, split_size,", "splits, split_size,"),
         ("runtime", '"decode": ".decode_hopper"', '"decode": ".nothing"'),
     ],

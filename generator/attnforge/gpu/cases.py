@@ -125,9 +125,10 @@ class Cases(NamedTuple):
             "sum_keys": {"HEADS": 32, "BLOCK_H": 8},
             "join_splits": {"CHUNK": splits.CHUNK, "CHUNKS": chunks, "COLUMNS": columns, "TOGETHER": 1},
         }
+        known, names = told.get(kernel.name, {}), {p.name for p in kernel.parameters}
         return case._replace(
             signature=case.signature | dict.fromkeys(scales, "constexpr"),
-            constants=case.constants | dict.fromkeys(scales) | told.get(kernel.name, {}),
+            constants=case.constants | dict.fromkeys(scales) | {n: x for n, x in known.items() if n in names},
             aligned=frozenset(strides),
         )
 

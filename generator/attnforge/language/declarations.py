@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Literal
 
+from ..expressions.divisors import divisors
 from ..expressions.evaluation import evaluate
 from ..expressions.inputs import AXES, HEAD_AXES, Axis, Input
 from ..expressions.parser import LARGEST_FLOAT, LARGEST_TABLE, Scope, parse
@@ -55,6 +56,16 @@ def unread(document: Value, known: Collection[str], left: Collection[str], probl
     for entry in declared:
         if entry.key in left and not re.search(rf"\b{entry.key}\b", elsewhere):
             problems.add(entry.at, f"no expression reads the input {entry.key!r}")
+
+
+def dividing(inputs: Value | None, found: Mapping[str, Input], terms: Iterable[Node], problems: Problems) -> None:
+    """Tells a default of 0 of a number that whole numbers are divided by: each call without it would be refused."""
+    divided = {name for term in terms for name in divisors(term)}
+    for entry in inputs.entries() if inputs else ():
+        given = found.get(entry.key)
+        if given is not None and entry.key in divided and given.value == 0 and not given.axes:
+            at = next(one.value.at for one in entry.value.entries() if one.key == "default")
+            problems.add(at, f"default of {entry.key!r}: expected a number to divide by, got 0")
 
 
 def _wrong_somewhere(default: Node, given: Input) -> str:

@@ -19,7 +19,7 @@ from ..source.located_yaml import Value, read
 from ..source.located_yaml import parse as parse_yaml
 from . import algorithm, domain, exports, layers, lost_gradients, names, rope, targets
 from .algorithm import FLASH2, Algorithm
-from .declarations import read_inputs, unread
+from .declarations import dividing, read_inputs, unread
 from .domain import Domain
 from .layers import ALL_KEYS, LayerTerms
 from .rope import Rope
@@ -150,6 +150,7 @@ class _Loader:
         before = len(list(self.problems))
         masks = [m for item in self._list(fields, "mask") if (m := self._mask(item)) and self._low(m.keep, item)]
         scores = [term for item in self._list(fields, "score") if (term := self._score(item))]
+        dividing(inputs, self.own, (*(m.keep for m in masks), *(s.score for s in scores)), self.problems)
         # what was not understood may read more
         if clear and not self.wrong and len(list(self.problems)) == before:
             unread(document, KEYS, self.own.keys() - self.read, self.problems)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from ..expressions.divisors import divisors
 from ..expressions.folding import LARGEST
 from ..expressions.inputs import Axis, Input
 from ..expressions.tree import Node
@@ -31,7 +32,7 @@ class Argument:
     sizes: tuple[str, ...] = ()  # of a tensor that has a value: those of its axes, 1 where that stands for any
     minimum: float | None = None
     maximum: float | None = None
-    divides: bool = False  # whether 0 is between them and no number to divide by
+    divides: bool = False  # whether whole numbers are divided by it, and its limits allow 0
     doc: str = ""
     renamed: str = ""  # its name in code, where that is not what users call it
 
@@ -71,9 +72,9 @@ _MOST = {"int": LARGEST, "float": None}
 
 def build(spec: Spec) -> tuple[Argument, ...]:
     """The keyword arguments of a variant, in order."""
-    divisors = {name for mask in spec.masks for name in _divisors(mask.keep)}
-    divisors |= {name for score in spec.scores for name in _divisors(score.score)}
-    return tuple(_not_0(a) if a.kind == "scalar" and a.name in divisors else a for a in _arguments(spec))
+    terms = (*(mask.keep for mask in spec.masks), *(score.score for score in spec.scores))
+    dividing = {name for term in terms for name in divisors(term)}
+    return tuple(_not_0(a) if a.kind == "scalar" and a.name in dividing else a for a in _arguments(spec))
 
 
 def _arguments(spec: Spec) -> Iterable[Argument]:
@@ -116,23 +117,6 @@ def _arguments(spec: Spec) -> Iterable[Argument]:
             "dropout_p", "scalar", "float", value="0.0", minimum=0, doc="share of the weights to drop, below 1"
         )
         yield Argument("seed", "scalar", "int", value="None", doc="tells which weights are dropped; needed if any are")
-
-
-def _divisors(node: Node) -> Iterable[str]:
-    """What whole numbers are divided by, unless a condition may keep it from being 0: `step == 0 or q % step == 0`.
-
-    Such a condition reads what a call gives; one of positions alone holds at some place.
-    """
-    if node.op in ("//", "%") and node.type == "int" and node.args[1].op in ("input", "option"):
-        yield str(node.args[1].value)
-    for i, arg in enumerate(node.args):
-        deciding: tuple[Node, ...] = ()
-        if node.op in ("and", "or"):
-            deciding = (node.args[1 - i],)
-        elif node.op == "where" and i > 0:
-            deciding = node.args[:1]
-        if not any(n.op in ("input", "option") for one in deciding for n in one.walk()):
-            yield from _divisors(arg)
 
 
 def _not_0(number: Argument) -> Argument:

@@ -202,7 +202,8 @@ def _decoding(plan: Plan) -> Iterator[Row]:
     yield "max_seqlen_k", "keys that the host made room for: those of a sequence past as many do not count"
     yield "splits, split_size", "for how many splits of a sequence there is room in `parts`, and how many keys each has"
     yield "first_keys, reach", "keys from the first on, and keys before the first new token, that masks may show"
-    yield "head, first_split", "splits of the first_keys keys; the split of the key `reach` before the new tokens"
+    yield "head", "splits of the first_keys keys"
+    yield "first_split", "the split of the key `reach` before the new tokens, or `head`, if that is more"
     yield "split_end", "the split behind that of the last key"
     yield (
         "slot",
@@ -230,7 +231,7 @@ def _decoding(plan: Plan) -> Iterator[Row]:
         "factors of rows' scores: powers of 2 that float16 in place of bfloat16 divides q by, times a scale BY_HEAD",
     )
     yield "key, APART", "keys of a tile, counted from its first; whether each has a page of its own"
-    yield "there", "which of them are loaded; None: all; of rows and heads which are those of the call"
+    yield "there", "which of a tile's keys are loaded, None: all; which rows or heads of a program are the call's"
     yield "TURNED", "whether the rows of a tile stand as columns in products, as few do"
     yield "SUMS", "partial sums of each row's weights"
     yield "IN_TWOS", "whether float8 values are read two columns at a time"
@@ -242,10 +243,12 @@ def _decoding(plan: Plan) -> Iterator[Row]:
     yield "mass", "weights that keys get, summed over the new tokens"
     yield "CHUNK", "splits that are added up one after the other"
     yield "CHUNKS, BLOCK_S", "chunks that are loaded at a time, and the splits in them"
-    yield "COLUMNS, TOGETHER", "columns of out and query heads that a program joins"
+    yield "COLUMNS, TOGETHER", "columns of out that a program joins at a time, and its query heads"
+    yield "column", "columns of out"
     if not plan.decode or not plan.decode.scans.each:
         yield "BLOCK_H", "the power of 2 that holds the key heads"
     yield "out_row, lse_row", "the places of rows among all rows of out, and in lse"
+    yield "sequences", "how many there are"
     yield "came", "how many programs of other splits of the same rows have stored their parts before this one"
     yield "JOINED", "rows that the last of these joins; 0 where `join_splits` joins all"
     yield "MEASURED", "whether the scales of float8 are worked out here, and stored"

@@ -136,7 +136,7 @@ class Decode:
     @cached_property
     def sums(self) -> Kernel | None:
         """The kernel that tells what keys get of the weights, where the spec asks for it."""
-        return decode_sums.build(self.split, self.analysis, self.terms, self.span, self.scans)
+        return decode_sums.build(self.alone, self.analysis, self.terms, self.span, self.scans)
 
     @property
     def functions(self) -> tuple[Function, ...]:
@@ -226,16 +226,16 @@ class Decode:
                 Parameter("k_places", "i32", "k.shape[1]"),
                 *_SIZES,
                 *p.constants("GROUP"),
-                Parameter("PAGE", "constexpr", "1 if page_table is None else max(k.shape[1], 1)"),
+                Parameter("PAGE", "constexpr", "1 if page_table is None else k.shape[1]"),
                 *p.constants("D", "DV", "PAIRS", "BLOCK_M", "BLOCK_N", "BLOCK_D", "BLOCK_DV", "REST"),
                 *p.constants("PRECISION"),
                 *cached_latent.constants(self.analysis),
                 *heads.constants,
                 Parameter("BY_HEAD", "constexpr", "scaled_by_head(k_scale)"),
                 Parameter("FAR", "constexpr", "max(k.stride(1), v.stride(1)) >= 2**24"),
-                *decode_join.constants(),
                 _OVERLAP,
                 *((_END_STAGES,) if self._has_ends else ()),
+                *decode_join.counted(),
             ),
             "decode/split.jinja",
             f"(splits * {heads.grid}, sequences)",
@@ -260,6 +260,11 @@ class Decode:
             },
             heads.texts,
         )
+
+    @property
+    def alone(self) -> Kernel:
+        """The same, whose programs join nothing."""
+        return replace(self.split, parts=decode_join.left(self.split, self.shared))
 
     @property
     def _visit(self) -> tuple[Block, ...]:

@@ -11,7 +11,6 @@ from ..paged import PAGED
 from ..parameters import Kernel, Parameter, Step
 from ..splits import LEAST_ROWS, ON_HOPPER
 from ..statements import Block, Bundle, Loop, Statement, code_names, needed, reads, targets
-from . import decode_join
 from .decode import Decode
 from .partition import Partition, numbers_first, partition
 
@@ -45,8 +44,8 @@ class DecodeHopper:
     @cached_property
     def parts(self) -> tuple[Parameter, ...]:
         """What the kernel takes: what the portable one does, but keys by boxes of rows, and no values."""
-        left = decode_join.left(self.decode.split.parts)
-        found = (p for p in left if p.name not in _SIZES and not p.name.startswith(_NEEDLESS))
+        parts = self.decode.alone.parts
+        found = (p for p in parts if p.name not in _SIZES and not p.name.startswith(_NEEDLESS))
         stages, rows = Parameter("STAGES", "constexpr", "stages"), Parameter("ROWS", "constexpr", "box")
         return (Parameter("k_desc", "strips", "k", ("box",)), *found, stages, rows)
 

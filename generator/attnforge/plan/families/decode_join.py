@@ -15,11 +15,6 @@ _LSE = (
 )
 _CHUNK = Parameter("CHUNK", "constexpr", "CHUNK")
 _SIZES = ("tokens", "Hq", "splits")
-_TAKEN = {
-    *("out_ptr", "lse_ptr", "counts_ptr", "sinks_ptr", "sinks_stride_head"),
-    *(p.name for p in _LSE),
-    *("CHUNK", "JOINED", "COLUMNS"),
-}
 
 
 def build(
@@ -57,21 +52,25 @@ def taken(shared: SharedParameters) -> tuple[Parameter, ...]:
     """What a program of a split takes that may be the last one of its rows."""
     return (
         *_made(),
-        Parameter("counts_ptr", "*i32", "counts", written=True),
         *shared.sunk(),
         *_LSE,
     )
 
 
-def constants() -> tuple[Parameter, ...]:
-    """What its compiler knows besides."""
-    joined, columns = Parameter("JOINED", "constexpr", "joined"), Parameter("COLUMNS", "constexpr", "at_a_time")
-    return (_CHUNK, joined, columns)
+def counted() -> tuple[Parameter, ...]:
+    """What it counts in, which a launch tells last, and what its compiler knows."""
+    return (
+        Parameter("counts_ptr", "*i32", "counts", written=True),
+        _CHUNK,
+        Parameter("JOINED", "constexpr", "joined"),
+        Parameter("COLUMNS", "constexpr", "at_a_time"),
+    )
 
 
-def left(parts: Iterable[Parameter]) -> Iterable[Parameter]:
+def left(split: Kernel, shared: SharedParameters) -> tuple[Parameter, ...]:
     """Of what it takes that of a kernel whose programs join nothing."""
-    return (p for p in parts if p.name not in _TAKEN)
+    joining = {*taken(shared), *counted()}
+    return tuple(p for p in split.parts if p not in joining)
 
 
 def blocks(shared: SharedParameters, heads: str) -> dict[str, tuple[Block, ...]]:
@@ -88,6 +87,7 @@ def blocks(shared: SharedParameters, heads: str) -> dict[str, tuple[Block, ...]]
     return {
         "cleared": (_clear("tl.num_programs(1)", "0", "1", *cleared),),
         "joined": rows,
+        "nothing": (_nothing(shared),),
         "join": (_join(shared, "join_few", "first_column + tl.arange(0, COLUMNS)[None, :]"),),
     }
 
@@ -96,8 +96,8 @@ def functions(shared: SharedParameters, bounded: bool) -> tuple[Function, ...]:
     """The functions that both call; where keys that a row sees are `bounded`, its first split may be any."""
     about = _start(shared.spec.sink), _sunk(shared)
     found = jitted("decode/joined", "find_splits", "count_slots", "clear_rows", "store_rows")
-    many = Function("decode/joined.jinja", "join_parts", about)
-    return (*found, many, Function("decode/joined.jinja", "join_few", (*about, bounded)))
+    with_sinks = (Function("decode/joined.jinja", name, about) for name in ("store_nothing", "join_parts"))
+    return (*found, *with_sinks, Function("decode/joined.jinja", "join_few", (*about, bounded)))
 
 
 def _made() -> Iterable[Parameter]:
@@ -123,6 +123,12 @@ def _places(row: str) -> tuple[Statement, ...]:
         Statement("out_row", f"(token + {row}).to(tl.int64) * Hq + h"),
         Statement("lse_row", f"{sequence} + h.to(tl.int64) * lse_stride_head + own_row"),
     )
+
+
+def _nothing(shared: SharedParameters) -> Call:
+    """The statement that stores what such rows have where there is no key."""
+    rows = ("h", "there", "out_row", "lse_row", "tl.arange(0, BLOCK_DV)[None, :]", "DV")
+    return Call("", "store_nothing", ("out_ptr", "lse_ptr", *_sunk(shared), *rows))
 
 
 def _join(shared: SharedParameters, name: str, column: str, *chunks: str) -> Call:

@@ -9,7 +9,6 @@ from ..cached_terms import CachedTerms
 from ..paged import PAGED
 from ..parameters import Kernel, Parameter
 from ..statements import Block, Statement, names, needed, reads
-from . import decode_join
 from .decode_scan import Scans
 from .partition import numbers_first
 
@@ -35,11 +34,7 @@ def build(split: Kernel, analysis: Analysis, terms: CachedTerms, span: KeySpan, 
     return Kernel(
         "sum_weights",
         (
-            *(
-                p
-                for p in decode_join.left(split.parts)
-                if not p.name.startswith(_NEEDLESS[0]) and p.name not in needless
-            ),
+            *(p for p in split.parts if not p.name.startswith(_NEEDLESS[0]) and p.name not in needless),
             Parameter("lse_ptr", "*fp32", "lse"),
             Parameter("key_sums_ptr", "*fp32", "key_sums", written=True),
             Parameter("lse_stride_sequence", "i32", "lse_strides[0]"),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cd4af13ab2c64cc2
-#   text hash     315c51c2f7259d79
+#   content hash  131620db257c3080
+#   text hash     5197c1138ed37388
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

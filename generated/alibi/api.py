@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6b36a77d588d9fab
-#   text hash     81b832ac5aeb98b9
+#   content hash  8553500dbfd732a1
+#   text hash     4e81c9cafe6ddd51
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

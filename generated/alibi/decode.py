@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a44d5749a6c65c8a
-#   text hash     dfb197e8124f977d
+#   content hash  62ba66b775b9526e
+#   text hash     d4436f6807d13a8f
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  004b55bf41471806
-#   text hash     a6e541283516fcf7
+#   content hash  bccd6d7d52c11c13
+#   text hash     1e19e60f547f0aab
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b8ee5ae017257810
-#   text hash     2e800566617b871e
+#   content hash  5247841878973bc8
+#   text hash     d092cdddfb662ec9
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

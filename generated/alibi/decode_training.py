@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  87ce8ea748fd4d23
-#   text hash     1179037fef4b3d04
+#   content hash  5d5682925330625d
+#   text hash     91f5073593ca8ad6
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  48872fa446064042
-#   text hash     57792c9711726038
+#   content hash  0e7ed7da2f61732b
+#   text hash     2e5618cd95f771d3
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9f1bd4b4df45ca3c
-#   text hash     7a7bd17a12ac9274
+#   content hash  195b3286979d8597
+#   text hash     937a42cc3ce24497
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

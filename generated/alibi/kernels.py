@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  29f152cc9a994783
-#   text hash     058853b8c5061253
+#   content hash  f2e9971c673bfc9d
+#   text hash     f8c52a5c83571662
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  026ef23d86e23082
-#   text hash     3be16673ad83cd59
+#   content hash  a4c9b5801c7d656d
+#   text hash     1ed689dbb80c461a
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

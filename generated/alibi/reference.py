@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8baf6eae7e6d730a
-#   text hash     e94f74513165d232
+#   content hash  534de0a32953bfd1
+#   text hash     21890f16198cc204
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

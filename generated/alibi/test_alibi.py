@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9bd42a5a6d068da7
-#   text hash     5cfb3f02f74d7b39
+#   content hash  cb3a172e24285b57
+#   text hash     1eadd2c309ff89ac
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dcb1c8937e26be5d
-#   text hash     8706e1d3674ca08c
+#   content hash  3a4ea8f41058092e
+#   text hash     93702ea4436d2073
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  af8effbbcb9a7f30
-#   text hash     b31960129a36c626
+#   content hash  5b5993fb50a84f7e
+#   text hash     98d04d674731914f
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  bec93d0d336203a8
-#   text hash     8f81aeb1fe57d2fd
+#   content hash  9e6dd96fb3bbb93b
+#   text hash     0b0753cf58f81f7b
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

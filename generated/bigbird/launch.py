@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  2c250d37018a1966
-#   text hash     ab08ec49112aeecc
+#   content hash  b00ee0203419337d
+#   text hash     a5aef52b43426dc1
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  851a6378886bd9cb
-#   text hash     8fe3ce9da7c4df94
+#   content hash  5031a93988d29640
+#   text hash     ae66c20e30440721
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  2696bac40cd94fe7
-#   text hash     75737f7344d912df
+#   content hash  401d37d1dd47bbda
+#   text hash     b1c44edd511e60fa
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  993e2487107e42eb
-#   text hash     52090f68d0039be7
+#   content hash  cbb88d1417c181d1
+#   text hash     1be41cfa134d0743
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

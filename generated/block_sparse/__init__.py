@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  bda4ff1c8042b8fc
-#   text hash     dd9aae3576948ffe
+#   content hash  62c8c2a2b68d9598
+#   text hash     e7d6e79f4877089f
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  920a3939a0c67866
-#   text hash     a875db967a34331c
+#   content hash  8ec859aa64726da2
+#   text hash     49ff28f41a388e92
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

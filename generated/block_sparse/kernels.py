@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f4b8de3e536a05e8
-#   text hash     86b5f269255a9420
+#   content hash  e853e48a647df719
+#   text hash     d3f6d6105dad1e19
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

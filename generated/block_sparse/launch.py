@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b896c642970be6ed
-#   text hash     5b6839bf6aface55
+#   content hash  3d47b35c27e43645
+#   text hash     08f6373d75486ad1
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

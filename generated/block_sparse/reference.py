@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  15c5cfe17afb3812
-#   text hash     0685487ebb2d7950
+#   content hash  573890a2ddbd44a9
+#   text hash     454f917d3fd0dc2c
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

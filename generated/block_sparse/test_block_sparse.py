@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  4a8f074bb81a70b0
-#   text hash     036778eb1524eda8
+#   content hash  5587f7d66c35e6ff
+#   text hash     d9471ca509079588
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ad99ec4cba12c099
-#   text hash     7cea289b02f52e6b
+#   content hash  f81ec8b100978ebb
+#   text hash     3604023d3dab0a36
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1f7802c82ddea83a
-#   text hash     9e660bcb12f1ba29
+#   content hash  c8d45cd37312b541
+#   text hash     6411de70f3c6f1a0
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6323bd479fc7b794
-#   text hash     52522a53c0ab14d2
+#   content hash  3ff5197c50e6cc5b
+#   text hash     6af48f381a6059e7
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

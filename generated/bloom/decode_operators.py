@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  fb32a80aedf563f1
-#   text hash     13e3fa50df5f92af
+#   content hash  3916e2fd5e4641d3
+#   text hash     4737bc6109d16286
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  af8d9dc5b0a95deb
-#   text hash     90ed443ff6f4c384
+#   content hash  38c439cc989f27ba
+#   text hash     92210772bb5922a7
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

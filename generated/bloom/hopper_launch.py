@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  93c4100d496cc585
-#   text hash     fc93de6a9dd8f817
+#   content hash  edbfdb246d55d760
+#   text hash     bb9cd35d492b6e1f
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

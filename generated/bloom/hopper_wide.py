@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  be677128cda34f67
-#   text hash     44f852b221a9738f
+#   content hash  5dfccf4b63413db4
+#   text hash     32af8bbd522b9fa1
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

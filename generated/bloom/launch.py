@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2ae0ca58d67f4779
-#   text hash     772daa4e2b8db8a8
+#   content hash  b000a3e15f1a6ea8
+#   text hash     7121addf7b49ed48
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

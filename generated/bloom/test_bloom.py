@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  91500199a6054f5e
-#   text hash     63f1ea5c872e4428
+#   content hash  a9acd9b372daa4eb
+#   text hash     db50e2065bebc315
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  fc21007c687bca75
-#   text hash     b3decd09db657482
+#   content hash  f656d23c894956f0
+#   text hash     127557326065980a
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6a4f14fdd8e8c29a
-#   text hash     22b7d6b3cea2f8f5
+#   content hash  09bf949ffeabe906
+#   text hash     d22048a303a58cdb
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d8e6e4863ce21f6b
-#   text hash     6a7f570567f8d5b7
+#   content hash  2063c1fa7f49f690
+#   text hash     e59c6f6b42066079
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b480837156460ef0
-#   text hash     21ce82fa217072af
+#   content hash  7332a347af88609c
+#   text hash     df9e8582c04c8a29
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8350e74538a2df6f
-#   text hash     c2b19eecaf9d50d3
+#   content hash  c476cbe7efe06b2b
+#   text hash     8a6b6886470868e0
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

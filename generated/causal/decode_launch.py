@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  053e4e19c6e235d8
-#   text hash     55e22f4660c550be
+#   content hash  e46a35da26fafffe
+#   text hash     bec2e9392e3c16c8
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  13d9fa0b2d10ec6a
-#   text hash     eee25dbef75c8ccb
+#   content hash  a9989b44de5860ad
+#   text hash     943bf40b3e650074
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ee863b39a6f8eaf4
-#   text hash     79b6f67349a632d3
+#   content hash  a49c077cf441aabb
+#   text hash     342cbc8ddfebae61
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

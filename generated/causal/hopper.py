@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  412f72475f6412e0
-#   text hash     ca9bd4e2a5561001
+#   content hash  20f902fa89743603
+#   text hash     f7b1c5b3240fe0e7
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1bf1e41425041754
-#   text hash     0bbfa6f220e12365
+#   content hash  4613226f7dff628b
+#   text hash     f2bed1a74e88ba26
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  77d4fbf569cd7101
-#   text hash     297573917132809e
+#   content hash  cf06f1db9afd3287
+#   text hash     2818e3401df18e74
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

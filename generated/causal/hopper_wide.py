@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8b2c4441c9847dad
-#   text hash     5ff4654a217a946f
+#   content hash  755b0c19689fa7b5
+#   text hash     a0d441cabd63a988
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

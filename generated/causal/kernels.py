@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6b5c368f7c3497b5
-#   text hash     6fe8a1ac68c71a83
+#   content hash  03a37d0316879dca
+#   text hash     fcc4ee20282b31fa
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  44906095245739c7
-#   text hash     1cd82220e590972b
+#   content hash  b6d8476c3583b6dc
+#   text hash     42d589de1a95aebf
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a6742b6fc2f0d83c
-#   text hash     a766034eacb97307
+#   content hash  393fe4d1ef6ba050
+#   text hash     5c22c76e759ad845
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5934c284e4b4bbb2
-#   text hash     5f16003f27ecc95e
+#   content hash  c61aaceb85f8af15
+#   text hash     d01b6d28737dfc0a
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  93f88f0a77384cf1
-#   text hash     928240f6f3c5de10
+#   content hash  90ab9e064c23b07a
+#   text hash     12230ce319d82788
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

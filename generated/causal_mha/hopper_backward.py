@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b85f118013dd537d
-#   text hash     d9512ad067d8cad4
+#   content hash  218f5690b883bb5b
+#   text hash     f86690ba7d98e61c
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7d340505d3662caa
-#   text hash     eb4ba3316fac3ded
+#   content hash  4c6dcdad3b546008
+#   text hash     b264cfe8896ede5a
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ab7ad1131295fefb
-#   text hash     e4efca724cd6bfb3
+#   content hash  34a7abc98bde480e
+#   text hash     4c4fe5c000d977d8
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f280798bb52bc36f
-#   text hash     f5592827a7634c8b
+#   content hash  00918933c9ed4039
+#   text hash     f83a21e9ad1aa8c1
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a726eebbc1811a4d
-#   text hash     f163dc2bbaaf2e14
+#   content hash  1cc1e0875f0cf741
+#   text hash     2b98cf88bfb5ec2a
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  07fedf58f1876e4a
-#   text hash     f2b84852d15a7982
+#   content hash  b6bfb9310a9f3fff
+#   text hash     62b8272253b3ddf8
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

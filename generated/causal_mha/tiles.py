@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  caa76416c4fa0c98
-#   text hash     911c63942ff3346a
+#   content hash  ded64da655612752
+#   text hash     384ba6cc0240aad2
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

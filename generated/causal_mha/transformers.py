@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f59cfc4cd35c4e10
-#   text hash     824aa8b8f3d15887
+#   content hash  14a1759a7a637a25
+#   text hash     d600c69910d14d67
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7dd8406ac3c44924
-#   text hash     8195061976a052f2
+#   content hash  11025aec2ee706f1
+#   text hash     444a3fdb679518d5
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

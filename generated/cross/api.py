@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0bd44c31fab20c0c
-#   text hash     e6a7809cf80bb48f
+#   content hash  8bd65cb451404981
+#   text hash     bdcb4a9233f90daf
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b636760da757a6c1
-#   text hash     b4fefed0404d668a
+#   content hash  1c6a54eb5f4565db
+#   text hash     9aede2349d07268c
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0985c6783627eb02
-#   text hash     204e112a5d002e94
+#   content hash  e25ce4571139d689
+#   text hash     0d468c85afe254d7
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

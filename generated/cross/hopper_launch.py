@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2c7e7b7329f2023f
-#   text hash     444568242b817cb5
+#   content hash  e5b60b33803136a2
+#   text hash     889d6d4de1873cd6
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

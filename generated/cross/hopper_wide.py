@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b96425c23269b7f0
-#   text hash     a5cb9ae26109e637
+#   content hash  a9f6a8d30c0d7843
+#   text hash     8ae6aefc7d1d66fc
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

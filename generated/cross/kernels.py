@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  011e6ca2fbf322fe
-#   text hash     f95662d9b1316c89
+#   content hash  935ec3c44f415e43
+#   text hash     4529854bd2226f0a
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

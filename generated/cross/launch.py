@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  34a249b401d7da49
-#   text hash     875872fe0d4f60b0
+#   content hash  8f00bfd913946317
+#   text hash     eee23956ce28672c
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  eb2f05b3c58abfbd
-#   text hash     96edd3f1c00c82a2
+#   content hash  d05932608fd4a7bd
+#   text hash     5960ba94b97bdfc5
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f81263d93a0c3f14
-#   text hash     af95bb3b52008273
+#   content hash  240b33b1e0054bc4
+#   text hash     c1be089343df4a08
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9ad550ae11efb1f4
-#   text hash     96361af82d039c97
+#   content hash  7e455d704f47bbe7
+#   text hash     30868ba8ea4e504a
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

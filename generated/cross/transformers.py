@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  26d0ed391121e224
-#   text hash     4a611c6557d7a5c2
+#   content hash  ad711b275b2aa645
+#   text hash     8d19d58e2e9a810b
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

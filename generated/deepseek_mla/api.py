@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a76c40aa3832f58a
-#   text hash     cf6475024d1722dd
+#   content hash  4d195e7951611b1a
+#   text hash     3f58e93a99d4452d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ab713fa9035ecb21
-#   text hash     38f4b43407cd4c64
+#   content hash  a256c762c08b8627
+#   text hash     4c0209cd39ac819e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

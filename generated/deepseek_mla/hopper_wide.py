@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  01a3cd4dc5294a53
-#   text hash     d9996691d52f8a13
+#   content hash  04f40199d806aaa7
+#   text hash     65ab2410ddfe57fd
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0cc28d58e9dced8b
-#   text hash     976068fbb5c60e8b
+#   content hash  2f7ed761038856d6
+#   text hash     ff04654cf464017f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  204972318af60ea1
-#   text hash     1bc6792af73d18d7
+#   content hash  5c269835ae813f63
+#   text hash     72451e86acfac665
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0a85a51d90990071
-#   text hash     5d325b4f1c6d8200
+#   content hash  50c0d6410fe6b9c0
+#   text hash     a560e1d81b87a62c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  8127b63cc6302e5c
-#   text hash     f632d1d55eca6e0d
+#   content hash  4976276ae67c7b86
+#   text hash     2d62bb56063aea1b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

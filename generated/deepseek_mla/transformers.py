@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  47e5564548ed0e25
-#   text hash     d1d88531031ec918
+#   content hash  2d8026a0068c0a05
+#   text hash     f75aeda2efbf2f26
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b3edf1ccd4fb1bb2
-#   text hash     ae1922355b7faa40
+#   content hash  124a46987ded19da
+#   text hash     a31c5281fcfc133d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  1a3afbda51bdd22f
-#   text hash     219312eb22a14c2d
+#   content hash  8e119032c26aaf5b
+#   text hash     9776e626f4b2ed32
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

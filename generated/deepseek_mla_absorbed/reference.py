@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  17a501a2d2c992b0
-#   text hash     b2f845185c5983b8
+#   content hash  d312cb8c2e6268f5
+#   text hash     f0c00db48d2152ef
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

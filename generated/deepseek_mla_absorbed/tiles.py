@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  6ef22d8d9a0c3578
-#   text hash     301b111f67a4456b
+#   content hash  83dd0067b293f353
+#   text hash     d3c182277a0d17eb
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5e891d92cb8f76a9
-#   text hash     53793298e1832509
+#   content hash  df238c052597e377
+#   text hash     62fe3cc5974ce958
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e26d0dd6ead28aa2
-#   text hash     0f94c3d51fc81a98
+#   content hash  f144db94d7092448
+#   text hash     b82545850f4335cd
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

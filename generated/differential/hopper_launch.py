@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  744d88f9e5d63d70
-#   text hash     81e91077776922d4
+#   content hash  ab47bf7f4ac35012
+#   text hash     0c92cb05f983a3bc
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4c770606193f0992
-#   text hash     1932f21564580b36
+#   content hash  cb9b0399bdfbd9ec
+#   text hash     04ab5ce9d26c7f29
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

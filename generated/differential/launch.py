@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  8e8fe37ae654c266
-#   text hash     61712d820c2ebcd4
+#   content hash  c1458e8cc37c1471
+#   text hash     f35817ce532fac71
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  577e010637fccadb
-#   text hash     6ebd01c9f567a056
+#   content hash  c6fdc2fcb2261107
+#   text hash     08fd522e99fbea7c
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1ef898c7a244331e
-#   text hash     f670aa6d33341f1e
+#   content hash  5ae1b392fa19ed59
+#   text hash     526f1345e9c1ce30
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

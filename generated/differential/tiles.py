@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2739a27e153af38c
-#   text hash     8b76e219efc53528
+#   content hash  29da0e3813799349
+#   text hash     23442be991181f3d
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

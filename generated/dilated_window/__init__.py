@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c638a4a67f2aa1e0
-#   text hash     e2dcdce1f8b7af31
+#   content hash  bfb00bb56b12c6e3
+#   text hash     a0ebe8a5d7b0f04a
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

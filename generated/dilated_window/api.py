@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  5f2c4bdd4e8df836
-#   text hash     ee25dfb2075a2376
+#   content hash  443d50114cf053a1
+#   text hash     116be9ef054eaf9c
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  bc7a1571d2ce31d4
-#   text hash     d1c9db57515829d7
+#   content hash  d5aaf90b96837644
+#   text hash     3d8ee309c526a861
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  de58a3de993dadc9
-#   text hash     80583ddc9b77c84c
+#   content hash  a17c3ba98a1d01d7
+#   text hash     d38e28d73cbd5b75
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

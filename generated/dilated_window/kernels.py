@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  09eaa524fab5b271
-#   text hash     5099d43e000ed604
+#   content hash  8c043d8a24acb0e8
+#   text hash     7191c8313adaa3ac
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

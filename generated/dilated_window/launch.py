@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  be5ac788c106b51c
-#   text hash     6ecc09e49d350e71
+#   content hash  92fd9e2744fd3cbb
+#   text hash     00ce338d39a9a95d
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

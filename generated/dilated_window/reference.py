@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  62ebf16030db9774
-#   text hash     876f8040ce5024b5
+#   content hash  abd510d8935bef92
+#   text hash     44643e0dfea878d2
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

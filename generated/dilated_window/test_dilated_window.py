@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  de4106b9770b8360
-#   text hash     5a0fca354915fc6f
+#   content hash  d27103a69f9779e0
+#   text hash     aa60b49ae690cbfc
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6e10a4e10596f6fb
-#   text hash     937e65a00e5519f7
+#   content hash  f7374fdc187c464c
+#   text hash     eabe44451cef8a30
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

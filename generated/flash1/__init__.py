@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  66305005fc7cb52f
-#   text hash     4869755e039c7e91
+#   content hash  f67431d494fbf48b
+#   text hash     c3288cfb42ae5341
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f89e8b15e20d51e8
-#   text hash     3e4ae946860a23ff
+#   content hash  a6126eb9dbf14a78
+#   text hash     c8e462c8ef90d7d2
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  9f37b3caa2ccef8b
-#   text hash     691cac75cd766d9a
+#   content hash  bd6801bddec086a6
+#   text hash     a9a16deb07f81991
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  5c2a06ca590a4c03
-#   text hash     ecfec7b0a50bdb46
+#   content hash  eee58673ba23422a
+#   text hash     4297676b24a2a401
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

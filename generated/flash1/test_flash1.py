@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  51cfaa7b1a4bc4a3
-#   text hash     bdb602caa26a3a87
+#   content hash  79961db47dd2b5c1
+#   text hash     12a9dd1f2bfccb0f
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

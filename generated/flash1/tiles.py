@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  41683ef68af703bc
-#   text hash     a9e7edc82f7d1974
+#   content hash  6dab743453b59b31
+#   text hash     e7b3119e7840677c
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  5a3c9ac7ad9454d4
-#   text hash     62cc7bbff84fc318
+#   content hash  0053354f50ef317b
+#   text hash     ec307ec6f63f11d1
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  af87fe15fa27b56f
-#   text hash     0b582f7a85ffefcd
+#   content hash  686ec63178393269
+#   text hash     2f78ceadc31b1933
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

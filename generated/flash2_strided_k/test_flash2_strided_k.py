@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  a12d0217cdea9198
-#   text hash     b9b7e1b01e431d43
+#   content hash  6d5f2948564e5e9f
+#   text hash     2f55bdfe4c9c5dfa
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

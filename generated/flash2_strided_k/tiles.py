@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  f236c6a073db0881
-#   text hash     e5280aca11397e21
+#   content hash  39215417ecafc66d
+#   text hash     c1acfcf0a9c2186e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

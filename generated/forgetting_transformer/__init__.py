@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  c70acc38b736e3d1
-#   text hash     3dcc089f30b03850
+#   content hash  b1a22494ee6461bb
+#   text hash     ae011280314e176a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

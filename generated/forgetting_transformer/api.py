@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5c08a3605b7bfb90
-#   text hash     38f7270f5321bd5c
+#   content hash  2f5199d8d4691d0f
+#   text hash     a0aec15e41698476
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/decode/arguments.py.jinja
-#   content hash  407c01e1201cba94
-#   text hash     991d7cdb62e2eab1
+#   content hash  f44ef62beba1b820
+#   text hash     250928aeb19ef8e9
 #   render with   attnforge render SPEC
 """What calls of decoding give, checked beside what arguments.py checks, and what shapes it has for kernels.
 
@@ -38,6 +38,7 @@ class Call:
         self.widens = launch.runtime.INTERPRETED and q.dtype == torch.bfloat16
         self.attend = _in_float32(launch.attend) if self.widens else launch.attend
         self.find_alike, self.is_watched = launch.runtime.alike, launch.runtime.is_watched
+        self.planned = launch.runtime.planned
         self.longest, self.max_seqlen_k, self.split_size = longest, max_seqlen_k, split_size
         self.seen, self.size, self.v_in_k = seen, size, v_in_k
         self.scale = 1 / math.sqrt(q.shape[-1])
@@ -51,7 +52,9 @@ class Call:
         rows = q.reshape(-1, *q.shape[-2:])
         self.in_rows = rows.data_ptr() == q.data_ptr() and rows.stride(-1) == 1
         self.in_rows &= positions is None or positions.is_contiguous()
-        self.shapes, self.numbers, self.alike = (), (), None
+        self.shapes, self.numbers = (), ()
+        # what knows calls like this one, and what there is of it by whether an operator makes them: the dispatcher's state counts
+        self.alike, self.alikes = None, {}
         self.launches = {}  # by precision, and whether there is an LSE
 
     def check_out(self, out, q, k_cache, v_cache, workspace=None):
@@ -140,8 +143,10 @@ def remembered(calls, check, given, numbers):
     if call.is_watched():
         return None, False
     if not any(x is not None and x.requires_grad for x in given):
-        call.alike = call.alike or call.find_alike(given)
-        calls[None] = call
+        within = call.planned.depth > 0
+        if within not in call.alikes:
+            call.alikes[within] = call.find_alike(given)
+        call.alike, calls[None] = call.alikes[within], call
     return call, False
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7a04e1fdd5d12ed0
-#   text hash     fa117da495071121
+#   content hash  d4d9d1699e891704
+#   text hash     2f2c028cc6419a88
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8e1a4c132cfca6b7
-#   text hash     236ed4256690a89d
+#   content hash  d9d676cb7cbd4f1f
+#   text hash     b295521a0c721e32
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  557194e2f969e0ef
-#   text hash     84463eb74f7a4457
+#   content hash  00cbe7bec6da113c
+#   text hash     46eaf3575f1db9b6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

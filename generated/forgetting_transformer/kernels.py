@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  cbbb2b18bd4d7a8f
-#   text hash     563b98d2ad79ab44
+#   content hash  798c50e5859d6437
+#   text hash     501aa2988e6a6a12
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

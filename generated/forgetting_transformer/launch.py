@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3c09047a1b7fabac
-#   text hash     2ae992fb4e9ceb0e
+#   content hash  8db7a3bbf14b87a2
+#   text hash     3b747edf680b8949
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5890b727115dec40
-#   text hash     843f7fccb174b171
+#   content hash  6abecf1914a59ae0
+#   text hash     9555a97327f9e323
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

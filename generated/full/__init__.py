@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  068ba3cb1081b81e
-#   text hash     c389b6f11f3ca026
+#   content hash  0ed1e27fcad7dc73
+#   text hash     c0b294752fd4d96b
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

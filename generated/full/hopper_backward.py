@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f969b59eead8512a
-#   text hash     d0ad66fed626b41b
+#   content hash  5de0ca5130d7614f
+#   text hash     9c2a021d56683d7a
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  87eee04c9a0e17cb
-#   text hash     2067a84fea5165e1
+#   content hash  fe7643dee7b6a47c
+#   text hash     4f90762029fc8b93
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2371c6dc3019c9ed
-#   text hash     6c2c521a4c4ead70
+#   content hash  3763ef066073e127
+#   text hash     e0ff7a4e8a41a01c
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f2a2e84cb7d59169
-#   text hash     ef56087d3d3e0311
+#   content hash  3562c72424954d8e
+#   text hash     fb291eb02fca9bdc
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

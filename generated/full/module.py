@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  317c8a49d395a04b
-#   text hash     da8e8c5869c27b6c
+#   content hash  bd3f5bc5a30b1b57
+#   text hash     ccfa58dab6853072
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b6beac703be9a816
-#   text hash     412380240700febd
+#   content hash  6160e070cba60c85
+#   text hash     8beb0d1b1ce2644b
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

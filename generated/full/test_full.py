@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c991b1c01356999f
-#   text hash     731b0e336f066452
+#   content hash  c1bc533cc2d3b34c
+#   text hash     ed2e58ca06dc227c
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  07656bc46ff4bc64
-#   text hash     1fe86566871824ef
+#   content hash  51850bda757c0759
+#   text hash     6f0f4770c5f4555a
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

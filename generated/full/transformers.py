@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  56a33768c063f5fc
-#   text hash     e2cdb4a6a2ee2b5f
+#   content hash  467a7d7fb73d2937
+#   text hash     0b5c3fcffefcea40
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

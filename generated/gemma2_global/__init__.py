@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b899c4f4fc7d26dc
-#   text hash     a33a2c2c41d2f565
+#   content hash  6ab5bab69e4475a8
+#   text hash     ca7eca8523f20352
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c6faaa88c3e63959
-#   text hash     e000cbdc7f6aac67
+#   content hash  bc842ed9fdf31e1e
+#   text hash     62dbee2262b07364
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3c77c736f7b37d54
-#   text hash     ff022ea6ed52da6d
+#   content hash  1bf936e601e1955e
+#   text hash     8db92321c26ed2b3
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  379b346d5c9cda2c
-#   text hash     2690690c420aa52f
+#   content hash  ad3cfda94560bd54
+#   text hash     06ab53c60b7fe322
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  29027d2df05daa70
-#   text hash     e60642df7b0b3b38
+#   content hash  cad7a06e6b6cb720
+#   text hash     52c83c49e7bef578
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4f3391b32406913a
-#   text hash     3da12c3c5487d269
+#   content hash  b5c336d59f9c3fb6
+#   text hash     2a6ed18918cd0e5f
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  24dee642dd6903a8
-#   text hash     76c721e76eb59196
+#   content hash  d2388ecc676fe44e
+#   text hash     8606a7f3972c1782
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0bbc7fda156bdb6c
-#   text hash     644e3aa7443b322e
+#   content hash  cc53cb27a6ff468e
+#   text hash     132e44a726b2ff37
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

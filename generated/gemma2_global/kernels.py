@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9e88ad9052c38d83
-#   text hash     7a97a4a297189525
+#   content hash  164f1b4e28c15b93
+#   text hash     a6de2c25e3b7ef3c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

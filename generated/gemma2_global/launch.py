@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  dea999ce7b95bde6
-#   text hash     38056cf6a10f9fd1
+#   content hash  41f46df11131c7fa
+#   text hash     10861aca12a7f75d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a8fa25e362e44082
-#   text hash     77cfaf089170d51a
+#   content hash  27cbf8fbe2704e84
+#   text hash     f5be1983bb731eaa
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

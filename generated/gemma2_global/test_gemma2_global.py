@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9ef456e2029ace11
-#   text hash     20b39d20c9496264
+#   content hash  593a718152c7a9e6
+#   text hash     887db700f62e8a0a
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  87b5d382f8822cb6
-#   text hash     e6e848fcf7f999c8
+#   content hash  0662df5cd8792c28
+#   text hash     73e48cbae9bce0db
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  941a94a4281e3e81
-#   text hash     653f52cf7a2f1844
+#   content hash  d54581b3958363b1
+#   text hash     fbcd8ec467041bd7
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

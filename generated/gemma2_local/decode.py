@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  cbbb83e2fff16784
-#   text hash     cd959737f64f6ed0
+#   content hash  efe161f7896eeb8f
+#   text hash     584bee760ef85d18
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

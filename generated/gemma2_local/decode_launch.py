@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4f38f39f38ed886a
-#   text hash     8a27010f172cc794
+#   content hash  cbc1f6f41623dbd5
+#   text hash     e08504e734119669
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

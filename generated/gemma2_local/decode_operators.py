@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  36d0787515dd0df3
-#   text hash     6e77819626e7d403
+#   content hash  8745b91377eadaf0
+#   text hash     50febf052f86034c
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

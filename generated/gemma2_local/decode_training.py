@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9f5b8b6eb308b31b
-#   text hash     0ae36f5d6a91f7d3
+#   content hash  acc5094d5c39557b
+#   text hash     c81ebee8df452615
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

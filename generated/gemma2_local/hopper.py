@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  536473e0963c08ea
-#   text hash     0a92f71f77c400cf
+#   content hash  dd33c02da64d90f7
+#   text hash     a2746c9fca6a20ce
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

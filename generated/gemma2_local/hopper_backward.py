@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6c41464283f44a85
-#   text hash     38b48657ccdc5e18
+#   content hash  56815f16d9251f9e
+#   text hash     27c2c86e1d6b3ab9
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f51f6adabb7574d1
-#   text hash     2eacdf3ffb37fa3c
+#   content hash  9f47f20fd2fe92fc
+#   text hash     7f4245a4ecba9395
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

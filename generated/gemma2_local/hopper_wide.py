@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  1981f04445c53831
-#   text hash     40942323f3e9fd00
+#   content hash  9a0801128df8125f
+#   text hash     29ef529f55ca6e9c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5f609909eb5a8d5e
-#   text hash     7139776eda893178
+#   content hash  7694f5c70458072f
+#   text hash     d206489ef332ccfe
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

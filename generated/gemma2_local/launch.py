@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  394faf4c91a82f36
-#   text hash     1323a00bef14c9ff
+#   content hash  b57f43009cd6b0a1
+#   text hash     957850b3c5b766dc
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7191d1f671680ef0
-#   text hash     e7e24241e72fa6b0
+#   content hash  ea2b2526b9e4fbca
+#   text hash     97c53740c6878120
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4a3097e40603e216
-#   text hash     5d8149cfc7357a7f
+#   content hash  21520ab086a8c370
+#   text hash     4b85583203af923a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  403686d15acf6204
-#   text hash     b207466cbd8369d2
+#   content hash  2e357791a2770ea0
+#   text hash     7bdbf480ba5399f0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1043701d9f56db7c
-#   text hash     682a64db903dc759
+#   content hash  5be3c9c48af5d458
+#   text hash     26ebb7a545159be6
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  69dec11acc2c0dc8
-#   text hash     1d808b59555ff1a4
+#   content hash  c13bf3cee7dfa048
+#   text hash     74ea8af18eb26d8f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  90c8e7290d56a9ca
-#   text hash     c833ab4f898baaca
+#   content hash  4af28577fc30f01f
+#   text hash     e96345c2fb50d9d6
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  87b6d7497b284140
-#   text hash     a5ed6704f7eadc06
+#   content hash  3db497db676d2f31
+#   text hash     02c688239ba3d489
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

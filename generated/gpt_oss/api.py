@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  807e5db0824e6262
-#   text hash     88049fb2d866b972
+#   content hash  3850a8facac7c26f
+#   text hash     e3acd69e52404ae6
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7052b114f6974b47
-#   text hash     37cbb0a5522a2818
+#   content hash  53f06cd3fc29b6b3
+#   text hash     f7490a44757c6afc
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

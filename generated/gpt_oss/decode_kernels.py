@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  926f8aec33803952
-#   text hash     d557630c82bb5c99
+#   content hash  d8116b0e3b2d8f62
+#   text hash     f389d5858cccdaa4
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  73a1cf29d911d8ca
-#   text hash     1f902aaa1cfc54ef
+#   content hash  9f9f361f8f42b784
+#   text hash     0976b41c270c2801
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

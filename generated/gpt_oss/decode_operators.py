@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  542e76f2989ed6e8
-#   text hash     9e3de90edf9bacc9
+#   content hash  24444c43dd9e8687
+#   text hash     b1ffeab87140aa6b
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  aa2f1d1f52727ae1
-#   text hash     41c3633f0c6b3f9e
+#   content hash  5906ec85cca550ce
+#   text hash     4915c92d64377ade
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

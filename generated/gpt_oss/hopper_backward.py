@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6dbf8a4706b58c89
-#   text hash     2f77f2f0de12a7a8
+#   content hash  6fe27f7669a568fc
+#   text hash     e5003ca3e611406c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

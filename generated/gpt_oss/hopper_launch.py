@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b276879f6fb31585
-#   text hash     1efdf338677feeeb
+#   content hash  497c75fb35ee494f
+#   text hash     f9329d239122ff26
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4d7c058a826bea70
-#   text hash     8179dfdcda6b637b
+#   content hash  d5f023863c33108c
+#   text hash     2b7317d1a4c3c767
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f41cda59e9c6ef35
-#   text hash     e840fbaca8e23fcc
+#   content hash  13c3f738cc0c1003
+#   text hash     7547d5e36330f257
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  70b6b956f53809f8
-#   text hash     7909358a5a74353b
+#   content hash  e00048882ac891f7
+#   text hash     28c91357af834469
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

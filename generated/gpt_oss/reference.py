@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6a04307d472a4854
-#   text hash     b4a815b6c3af5f1a
+#   content hash  e7cb3e1927c7e256
+#   text hash     08c993b4c51e502e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

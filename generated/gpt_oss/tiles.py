@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a4eec598df5590db
-#   text hash     ff356b2fdbcb427a
+#   content hash  a07cdf81f850f20c
+#   text hash     beae03bf65911785
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  57d7082e81a4cd64
-#   text hash     48dab13d5e986d56
+#   content hash  f3edb8f0fa8341ca
+#   text hash     58ded6e5b759f961
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  5a6aea72a56dbc0d
-#   text hash     7ecc11457232df7c
+#   content hash  a6347db717e902bd
+#   text hash     0554899e3f5be352
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a3d63d4e384e187e
-#   text hash     ce208eef792495a2
+#   content hash  ac7d5c8f6330cedd
+#   text hash     9d64245d5adc110d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

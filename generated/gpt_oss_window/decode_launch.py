@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  afc28e56c0fc0106
-#   text hash     3d3e4d2655f13fe1
+#   content hash  8b89f86e939026c2
+#   text hash     36a3a788de531735
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  38691b91d0309324
-#   text hash     2f2afa94696d7ca4
+#   content hash  ab5e84e40190259a
+#   text hash     56b4265adafd86e1
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  fc4847fa9c712c33
-#   text hash     03e3712cf514f214
+#   content hash  39d4c2ec522ad09e
+#   text hash     b8a5e5a0e3d81f7c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

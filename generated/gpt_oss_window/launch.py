@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  2f6290afd43a1603
-#   text hash     abdd713b11f186a8
+#   content hash  cb18e9604564ac5e
+#   text hash     a13f3e701f00da94
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

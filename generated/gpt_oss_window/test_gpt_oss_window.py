@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  01a195a533e4f8d4
-#   text hash     af45632808976c2d
+#   content hash  9e9b40c4868a80d5
+#   text hash     001d4af8614f8d9a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

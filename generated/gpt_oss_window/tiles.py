@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  af618fd392cc9851
-#   text hash     6c487f34e5973feb
+#   content hash  57b5e37c1bc76057
+#   text hash     cb9a2be1b5d012a9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ca4d22e59c9d11be
-#   text hash     c33995534b7f1dab
+#   content hash  2e3b9c9a441c2002
+#   text hash     13aa244f18c9ac73
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

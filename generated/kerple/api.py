@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  db2e2d1e34449875
-#   text hash     36789c7a7805e388
+#   content hash  e5bc8805605767fe
+#   text hash     b2a601dd03cf13e4
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

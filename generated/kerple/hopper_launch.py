@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0868ac7bf090faa0
-#   text hash     c0f597615cd2b54e
+#   content hash  23b2cd0eb46a3fcf
+#   text hash     4d135c110b87e7a7
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2ad5baafaef9e015
-#   text hash     ede428d2d8472461
+#   content hash  3ae3c0850ec190e9
+#   text hash     3f64675e49ae68e7
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

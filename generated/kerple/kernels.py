@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  06c6515b35f6ddff
-#   text hash     37237e63d7c1ccbc
+#   content hash  5649f4f51d1e5493
+#   text hash     1fa6df3b6b44c686
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

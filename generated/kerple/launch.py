@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  27c107be60746c7c
-#   text hash     f430db41dda2fd47
+#   content hash  a484bde43d6c5604
+#   text hash     9827e5a783e96825
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

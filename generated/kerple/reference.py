@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3159d29d570e52db
-#   text hash     a294985e5d207a27
+#   content hash  e9d667ead08c03ec
+#   text hash     344a9a6ef40e4a6e
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

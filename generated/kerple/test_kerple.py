@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e48c8e9f6e49d214
-#   text hash     bd17e39da5cb001c
+#   content hash  757b920996de2939
+#   text hash     f9daf4999420995c
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  797418cb6f949773
-#   text hash     7ff0a1d723eb1d5e
+#   content hash  87a592568acf2f7a
+#   text hash     aa081c1c4ecb5452
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8ffa2e1818724552
-#   text hash     7c21e9363800fb25
+#   content hash  f5131a134596cdc3
+#   text hash     5d5e69c4e4a18232
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

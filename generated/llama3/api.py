@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fe61a6c18bced983
-#   text hash     24a0b3bc2a6f7801
+#   content hash  2d90d9b4e6afc1f8
+#   text hash     aa5846ff736cb242
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  eab6b46fb4b8b3e7
-#   text hash     d152ddef687d95af
+#   content hash  a10f31ab05090540
+#   text hash     ab7a6986c48d11be
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9cbe69430149a9f4
-#   text hash     4857402888050f22
+#   content hash  3c0775217d5d8043
+#   text hash     c3fe12c9fbe78ae6
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b95f76e8ca088816
-#   text hash     0ee521af991b22f8
+#   content hash  e3cda6ed3cd5ff70
+#   text hash     8c1b3a56a462a54b
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

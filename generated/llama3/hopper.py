@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d836989a2acc6d0d
-#   text hash     f42b5bb5698be6e7
+#   content hash  55c3fcb03b4d52d9
+#   text hash     0ab14a87fb38e1d3
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

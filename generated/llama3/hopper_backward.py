@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8d5bc14b925b465f
-#   text hash     87e36de9ebe15b6d
+#   content hash  fda43f932241a5ab
+#   text hash     765c2e48d847ec9e
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ac439492c1cf5031
-#   text hash     ef8619b29c1070f5
+#   content hash  ab3e1e387055d4c4
+#   text hash     fef9dadd046701d5
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

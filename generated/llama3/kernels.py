@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6c793c43d76531fb
-#   text hash     f90864cff6efebb5
+#   content hash  9ec3b47c7c600aec
+#   text hash     2cdddff71528c381
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8f0ba6868d4422cf
-#   text hash     d94c253d5ffa6ac7
+#   content hash  224d4283b7b77710
+#   text hash     d35a337ed87ff334
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e3932cd953069114
-#   text hash     e9d6183d00094f0f
+#   content hash  c2e9bd635f08f79a
+#   text hash     e334a7b8f6e35965
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

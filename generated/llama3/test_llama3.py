@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  67566ce5b49b8925
-#   text hash     03dc08d419d266ae
+#   content hash  2fd370b53765875c
+#   text hash     4de600273cdd69c6
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

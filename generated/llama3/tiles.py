@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5098fe7afb184b0b
-#   text hash     0cf2e9492e521a84
+#   content hash  cbede1b8bc13ab56
+#   text hash     39d055b2eb308835
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4742501f32204277
-#   text hash     7b9179d5f4f70de2
+#   content hash  906243b01d89efa4
+#   text hash     76046ef3a53dafff
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  cff5e39f6cd362aa
-#   text hash     53a663e0e7baaf6c
+#   content hash  6acc6b1449e43f27
+#   text hash     ad5e4a778c697328
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

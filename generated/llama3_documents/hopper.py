@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c5338f7ba3303538
-#   text hash     806972bc6bd840bd
+#   content hash  f4da665669cb7cd5
+#   text hash     e442da4da8d8f7e3
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

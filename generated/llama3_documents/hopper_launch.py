@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  267b362bcfd975e4
-#   text hash     30819c7a07b8372f
+#   content hash  6405ee46d3bee03a
+#   text hash     979a93a3568c2b1c
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

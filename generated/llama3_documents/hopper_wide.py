@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  29a1110c67369d94
-#   text hash     9ee4a02cfee067ab
+#   content hash  7f97c409ae9013cb
+#   text hash     8203280b10731342
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d95212f7b158f924
-#   text hash     3418afb3a1e55ddc
+#   content hash  14331147b45553e4
+#   text hash     4e6898cf496cb588
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

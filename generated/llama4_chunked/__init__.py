@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8eeccf1a39667f4b
-#   text hash     387bcaa3e3a40371
+#   content hash  35966a4a809c1380
+#   text hash     cdf28a3c1262253c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

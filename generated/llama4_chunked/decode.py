@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  577574ca9c8873c5
-#   text hash     4370b97d3dc50db0
+#   content hash  b02659633618fe2d
+#   text hash     552b0970c3e75658
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

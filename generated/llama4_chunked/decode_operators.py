@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  58419705934e7b33
-#   text hash     4622a12256c6612d
+#   content hash  63f275f3b18ad531
+#   text hash     353f4cc316eb564b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

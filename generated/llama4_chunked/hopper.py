@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7bf3146d94b3e249
-#   text hash     1a86556a9d7ccd20
+#   content hash  fbc214b1b198a482
+#   text hash     c20889e0ad867c55
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3ff1ebdeba64e232
-#   text hash     4b70ef3cc783491a
+#   content hash  1ccf2a173533236e
+#   text hash     13172503ea618e69
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

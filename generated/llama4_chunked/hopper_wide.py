@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ac9125e7ba41c364
-#   text hash     e1b17f8cdace92e8
+#   content hash  3bf799ce267217b9
+#   text hash     ca70cf1ceefb28ee
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

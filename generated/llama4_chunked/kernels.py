@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  933bf9da49082c3f
-#   text hash     29b79acc698b7c4f
+#   content hash  0c4ed0d18a14073d
+#   text hash     799528038be9d21f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

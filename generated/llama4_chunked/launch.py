@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9a3ef298073b1e9e
-#   text hash     7149a2fc8e27bf3e
+#   content hash  d2ec8675a43cbb19
+#   text hash     e8ff382e13ffa50c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

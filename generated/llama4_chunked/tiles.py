@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a62f1f9a420e99a7
-#   text hash     947656f706484559
+#   content hash  a91957b5b0e176f3
+#   text hash     a81a861a9799804d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

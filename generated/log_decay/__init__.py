@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7cec65c5846be196
-#   text hash     1d31c62a059cc08e
+#   content hash  b45f1e81a403da6f
+#   text hash     e946fd81df6eadd2
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f149882a63a5ab8a
-#   text hash     ff4de02095777a54
+#   content hash  2dbeb54a7dec645e
+#   text hash     59d7ea77b2dc3f9d
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

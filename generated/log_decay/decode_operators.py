@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0325e954d92a1c87
-#   text hash     316a807c24136660
+#   content hash  17554e2af27e4a1b
+#   text hash     50c74aa3fdee09a2
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  44c5438a12a48a40
-#   text hash     aa03eb8ecdefc2cc
+#   content hash  006c671634ffa0a9
+#   text hash     c177053f4ea5308e
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

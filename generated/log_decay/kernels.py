@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3005cf24bdea2780
-#   text hash     06c9b79463ac5751
+#   content hash  94d0c135e8ce1d1a
+#   text hash     e5a9e9e5d3512bee
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3b0e517fe9134b48
-#   text hash     1a5fcbb99a25fa2a
+#   content hash  820fefa24789127f
+#   text hash     58dbfefb75da2301
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  07c9b094ad77bb52
-#   text hash     16e8bfe2036e43ff
+#   content hash  17fe7fb9d43c3385
+#   text hash     42257cb17e269b92
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  075cf551e186e695
-#   text hash     8ae5df69fdd8aaad
+#   content hash  2b3ffab08933eaf6
+#   text hash     3f27c17ff047cafb
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

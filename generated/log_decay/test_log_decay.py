@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  625917f68f7ca7b8
-#   text hash     e24611b72b42fd09
+#   content hash  458f2ca40bf77b0c
+#   text hash     4027183311635deb
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e43dbb34a4485afe
-#   text hash     5cfa1a0071aab825
+#   content hash  a9e50674f9d116a1
+#   text hash     10794c77ddf7e838
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

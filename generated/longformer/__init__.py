@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  abbb64fc51bf7e59
-#   text hash     36dabc634f15a5e0
+#   content hash  191c6dbdfdfdae6d
+#   text hash     1eb0ae9bcfe8bd3b
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

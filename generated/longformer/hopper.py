@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  137baba0a10b2456
-#   text hash     b97b3f3312c2aeb9
+#   content hash  103f7901e6ce8525
+#   text hash     66bbcac412f4c9d3
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

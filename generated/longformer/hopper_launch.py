@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  84867e65d59eb6cf
-#   text hash     64d0877bf695d4c9
+#   content hash  6c6a3ffd1943712c
+#   text hash     0d0347d4bd45790d
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  04d4a7f090bbc4f3
-#   text hash     bac59770c9ff5a34
+#   content hash  06f187793939e180
+#   text hash     84fe0de82e7b1a5f
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

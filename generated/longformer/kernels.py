@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b91445a3f954e9da
-#   text hash     c6ebe235dec5dc87
+#   content hash  5df8f1eb6c0971ac
+#   text hash     7001ea0848bbc1d4
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f14c1f339b07d8c8
-#   text hash     f58fc91a7d065a6c
+#   content hash  9229e20e53c3e70e
+#   text hash     a05fba552938e787
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

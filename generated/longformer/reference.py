@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d5669405f33bafee
-#   text hash     7c16109f6f9ebfbf
+#   content hash  f13d7481a3dde239
+#   text hash     f68c4b9b72f29239
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c723ae81dd084dd8
-#   text hash     eeeeceb10cf07c1d
+#   content hash  df74d035a6184268
+#   text hash     05ee6515417423db
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a582d366cc08b325
-#   text hash     500a19da419eff15
+#   content hash  4536a68eade5dd6c
+#   text hash     99022c0fd112e446
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

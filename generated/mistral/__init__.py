@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b1b6f01285f63c8a
-#   text hash     44b6424773d49dc3
+#   content hash  2d6989188a3c83d7
+#   text hash     a931754a431eb5e7
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

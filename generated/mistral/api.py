@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c4be1ca92fa111f6
-#   text hash     d2ebf3c255fcec31
+#   content hash  949a8b709fd780be
+#   text hash     ab7548264c09e9c2
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

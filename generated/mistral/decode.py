@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  21be12ea39e35ca8
-#   text hash     eeca4c214d6b2081
+#   content hash  482cffaab1b4404e
+#   text hash     058693fa051bf12e
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5d79f0eb9539caeb
-#   text hash     bd70c3b290f6dffe
+#   content hash  cb34dddae7a22cbb
+#   text hash     524f0de0de6a1cdf
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  29169e6de73ea5bf
-#   text hash     494d095baeae0438
+#   content hash  95e5612e4ded8b47
+#   text hash     08bcd289b3a51a3e
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a524d6e6686324ec
-#   text hash     e1b67f3bd5e65621
+#   content hash  06b2ce1c75ea7e80
+#   text hash     f128222becaf1d5e
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  967adbed57a454d1
-#   text hash     5032336a033cd119
+#   content hash  5b5442124abe2802
+#   text hash     ad9bf285c3124d9d
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  22b5de3e082e2acc
-#   text hash     fc0fd24efddc5c54
+#   content hash  c4f9546131ef0e28
+#   text hash     ecb4e67c14dc79e8
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ce41a0e286fa9eef
-#   text hash     aaee64e1ba9feca9
+#   content hash  7d4decc88b46b83d
+#   text hash     d3718b9d80e9681f
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

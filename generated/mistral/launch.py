@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0d098748e7a35c8c
-#   text hash     f9f41ebd2d04d925
+#   content hash  7c7698b54b5f97c1
+#   text hash     150fc533a036495a
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  63ce32bf8ec60a6b
-#   text hash     3afe36435c32ea37
+#   content hash  c8df9d14dbd7411e
+#   text hash     bc9718eb1cd1f033
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cc7745fb6a7894f5
-#   text hash     3308c6b315914b26
+#   content hash  410c20fca743d621
+#   text hash     13b1a20ff3b36dfe
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e774a5ec61239eea
-#   text hash     b5ddbc722f4c51e4
+#   content hash  77ea4a33040c0516
+#   text hash     d08c42f0432a23b6
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

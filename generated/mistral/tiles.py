@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9033be510b1e63cd
-#   text hash     43447dc07ce1d50c
+#   content hash  44ff89cc450b753f
+#   text hash     3255525b0e0a0097
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

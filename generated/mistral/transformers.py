@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6db3096849941fb8
-#   text hash     13f69ce0e3ddf175
+#   content hash  14edaf8f124ee7ad
+#   text hash     083fa3ccef1e212b
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  aba15c00c0a98457
-#   text hash     723d34a7b79776e2
+#   content hash  00638b9df13eb831
+#   text hash     57e00c5b22a8d04a
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b2209bc4468eb48d
-#   text hash     4e8a42e176b6c401
+#   content hash  1f56a1663de53d55
+#   text hash     92d81ee0c3dfad62
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

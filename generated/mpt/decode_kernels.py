@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  649deeb893d3569f
-#   text hash     7366635cba8c862d
+#   content hash  d9862e71dce84fe2
+#   text hash     17cfc55935c35052
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1a6d761db40d9fd8
-#   text hash     baa1f3b1fa3a07c2
+#   content hash  633fb3a404a5dca5
+#   text hash     f25869601806a1e4
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

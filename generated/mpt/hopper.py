@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1cf0e80dba3db011
-#   text hash     3785fa153ac0c39c
+#   content hash  298caeb7dd8502e7
+#   text hash     870fa5cd422a1cd4
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3ac7be9d81cc1435
-#   text hash     a306d23237deddca
+#   content hash  d50dffa33f0b3a57
+#   text hash     2ed86b2baa63ad29
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  70599648b12fc180
-#   text hash     60ab5e55a6429903
+#   content hash  a86a4de1f932d34b
+#   text hash     e051e157df417d89
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

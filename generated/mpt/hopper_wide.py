@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7bb67d3285649796
-#   text hash     6ec01d33a7ff494c
+#   content hash  4f59c60abdbcea32
+#   text hash     120de88ed3da82af
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

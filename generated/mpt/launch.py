@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5867e940b27b6094
-#   text hash     dcc6fee5e10b2cab
+#   content hash  284f08436efed7b2
+#   text hash     1b2d7487d62463d0
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

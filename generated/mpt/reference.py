@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  95721c9db6d9c806
-#   text hash     e62f8e67a16351d8
+#   content hash  8d6d9af982bdb63a
+#   text hash     acfc32f2afa9a12b
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  01ed0bb43f25ab96
-#   text hash     92ce7b76ce79e509
+#   content hash  c0ae9dbe477b711d
+#   text hash     825231812cc33bb6
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fd8798ba833468f8
-#   text hash     80c79fdf590beb01
+#   content hash  bd85087d1f19f409
+#   text hash     2af4aa79bc5a0003
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

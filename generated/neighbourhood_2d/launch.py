@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c02e74dbd5d77c33
-#   text hash     25c48c4a5027a902
+#   content hash  31b5147e1400c712
+#   text hash     dd7a271dd02f7d55
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

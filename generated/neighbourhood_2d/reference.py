@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0aee4b88e760d084
-#   text hash     05781313d37b139c
+#   content hash  e844d4e44cd763ef
+#   text hash     59c56dd11d74a082
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

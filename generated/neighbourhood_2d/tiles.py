@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ec9d88b282799af4
-#   text hash     5b1717c6ad08bb01
+#   content hash  a562d6969fd961e8
+#   text hash     7785c918d9465344
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

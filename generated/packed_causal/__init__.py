@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  baf1e3491e7bd547
-#   text hash     0f6887454737ba53
+#   content hash  5f2708cdf4300a1a
+#   text hash     e912ade706ab9c6f
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3f6f9d95e10bc15f
-#   text hash     5ec73d00e46e7331
+#   content hash  0057dbfe65d228dc
+#   text hash     45c8d435dbf10a05
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  01313afeb69539c5
-#   text hash     9ca51b268f2bd71d
+#   content hash  6de750af797f3033
+#   text hash     8e52c61e2dc806ae
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

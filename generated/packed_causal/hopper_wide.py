@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  71fc2e6716f834c4
-#   text hash     ad154133167b8eb9
+#   content hash  4d9357dbed76e133
+#   text hash     8d04f35d71f4132b
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

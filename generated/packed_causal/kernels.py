@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b6cc51564e513746
-#   text hash     fa5f6902072a69e3
+#   content hash  fd0f634e7093f850
+#   text hash     5607bb4448f8cfea
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

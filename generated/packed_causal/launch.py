@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  19d792e2fa01db48
-#   text hash     d2b102ed45685f21
+#   content hash  ed7380307a78ef31
+#   text hash     9c462228d94af56e
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

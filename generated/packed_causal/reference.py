@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8bbe46d33d249571
-#   text hash     d92d3f9bf565e3e8
+#   content hash  1bcad9368b8a4c05
+#   text hash     17d8fd910aefe7d2
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  255d1fb2ae10fa42
-#   text hash     e40542ed8f12aa34
+#   content hash  eea188447fd709d0
+#   text hash     ad8d50b26280886f
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

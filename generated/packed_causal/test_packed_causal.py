@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0d1236d2f1687805
-#   text hash     724e92ae7386052e
+#   content hash  88ce3adf5df2ce6d
+#   text hash     6159e644c19beece
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

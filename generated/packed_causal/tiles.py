@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  dc4bb9b8d05621a9
-#   text hash     677059e96e8e3eca
+#   content hash  aa4d8b5fa6fa92fb
+#   text hash     27e0b1abe978aa22
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ed07ff28c5ef1a78
-#   text hash     2a1541658e00e854
+#   content hash  d409116782d3ce86
+#   text hash     2cc50fe68b88aaa5
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7ba42369c86089a2
-#   text hash     ff774a7b21f88b39
+#   content hash  52204bf157913efd
+#   text hash     ca44e0b559e10d78
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e3ab762b4eeb22e7
-#   text hash     a50c4621c04a7148
+#   content hash  da5d453d6cfa424c
+#   text hash     201f96a25163fce2
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

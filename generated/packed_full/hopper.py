@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  85feb49df555b076
-#   text hash     8bdf694c7fe23c2c
+#   content hash  fc98f8c88325aecd
+#   text hash     6e1b9c2aae46be15
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  997516456a95ec8e
-#   text hash     eca44a0763b7d3d8
+#   content hash  77e0f78b8086965d
+#   text hash     fd825d7c233769c4
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  adc735d4d8cc7856
-#   text hash     020cb054b02c3ce8
+#   content hash  37d73f1542f0b412
+#   text hash     a375797a1f55540f
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  9aa1957235c2a808
-#   text hash     e625847f9920d3ff
+#   content hash  b6e57c773cd54d3e
+#   text hash     8feb57448dd867be
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

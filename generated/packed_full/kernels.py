@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  9598c4d01524de72
-#   text hash     1ed3fd9f9318e64f
+#   content hash  dc37b7eb10d75f0d
+#   text hash     220da431c4be68c1
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

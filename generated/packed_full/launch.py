@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  be9661bc7b4005bb
-#   text hash     be75053734633ebb
+#   content hash  d510ac56bfd9932c
+#   text hash     20b210f8d797d917
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

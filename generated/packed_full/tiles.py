@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  082445b293195e2f
-#   text hash     ad6834960bad3d1d
+#   content hash  25348934a9af7716
+#   text hash     70ed7fbdcf569e39
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4b4d1ab48b0a8279
-#   text hash     9d83dbbe5e81eec7
+#   content hash  dcae0f984d3c0257
+#   text hash     b3316e181e777f75
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

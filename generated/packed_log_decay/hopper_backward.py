@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a464d21092ba7b6c
-#   text hash     5cc5744c3360692d
+#   content hash  2d04cc2bee3f500e
+#   text hash     6d07fc2e094aa289
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

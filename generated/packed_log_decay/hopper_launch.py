@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  913735ccd191672d
-#   text hash     73b943c0bc139104
+#   content hash  3aca95290a8cdf8e
+#   text hash     043d9c17a8d53a63
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7143cfe11428ef95
-#   text hash     e4f818e7c27abc56
+#   content hash  389e0cfdfaaadc15
+#   text hash     4435492ff705708d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

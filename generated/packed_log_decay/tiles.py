@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  67cf1edc8febb9d1
-#   text hash     b52834b998f6174d
+#   content hash  168a1598c4714a2e
+#   text hash     bc4f608a371f87b4
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

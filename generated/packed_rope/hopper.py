@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e7f98046f25cc854
-#   text hash     f34be3a30bb68e9a
+#   content hash  edb179b69d9ecb8b
+#   text hash     902ed2fd3cd064a5
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  74dd2eaee8cf904a
-#   text hash     0399af115190dabc
+#   content hash  44a0c628ae1ed700
+#   text hash     e63b81023d131100
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

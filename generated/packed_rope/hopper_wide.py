@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  65b242febf89c354
-#   text hash     ca93ab9bc8e0f6ab
+#   content hash  c9bb36e20bd775bc
+#   text hash     a5295ea9ea046336
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  fe4c3fbc801fbf7c
-#   text hash     199ca299e8afef91
+#   content hash  8f2601b2b5ecde71
+#   text hash     b33dee659aa0fc39
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2baf3e6caf0dc50a
-#   text hash     0552d1d9ae582503
+#   content hash  c8ef55aebeca7bd2
+#   text hash     a55a2c6db9853ab0
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2cf52d09218a546e
-#   text hash     8314733199dbffa1
+#   content hash  f52b52699e47d931
+#   text hash     92901a5bbdb470e3
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  939ba3405d709e88
-#   text hash     d6ab2abaa8df4c62
+#   content hash  051d88c684de20f7
+#   text hash     4be36a93cd133df8
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  48c908fec80da5dc
-#   text hash     81c6740274b887a5
+#   content hash  09471e7cc0ba1923
+#   text hash     d8297d61f927e6fd
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

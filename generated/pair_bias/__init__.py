@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  0131d300f7021d94
-#   text hash     dbe501607e4298a0
+#   content hash  91e452a0f193119a
+#   text hash     6a13759e3c569085
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f3b5e22cd0130550
-#   text hash     9c522bdadf5ed731
+#   content hash  52b2ef46844e9b38
+#   text hash     ad9e136b2e95c9cc
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

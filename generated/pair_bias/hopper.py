@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9daddf5661e41bbe
-#   text hash     bcce3af2ee87a0f5
+#   content hash  9b9c244af0e85abd
+#   text hash     6d102d64fca3fce9
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5a4ab9f8b660f907
-#   text hash     4fdfaffd3382151b
+#   content hash  fe79cc39ae425437
+#   text hash     4666ed7ff6b00f14
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

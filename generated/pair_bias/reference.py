@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  eb1b42d27aa8f9ee
-#   text hash     6abcebdf1842ea33
+#   content hash  4361940129a41dc8
+#   text hash     8e1196d69296fd89
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  30612ebba3830977
-#   text hash     62fc4222c86132ed
+#   content hash  b3b132e4dca2d46e
+#   text hash     63af5d68cfdfa556
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

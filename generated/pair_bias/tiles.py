@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f54c183798535bb1
-#   text hash     35d0cd383baea464
+#   content hash  696112325514e952
+#   text hash     6523b2fbc1759eb5
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

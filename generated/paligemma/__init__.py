@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  002ba5c2bff15f91
-#   text hash     8a7eeb8ec7f38234
+#   content hash  b9910ff656c52725
+#   text hash     8704b5c8e2151357
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

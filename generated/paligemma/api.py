@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  63c2cda54d70394a
-#   text hash     393fd83ab992a966
+#   content hash  fbc1dfe893c11f03
+#   text hash     c547da65305429ea
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0b759c40cad0a9e9
-#   text hash     5dfa5921498bc064
+#   content hash  ddab4a72df305455
+#   text hash     46fb10bf4fed1499
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

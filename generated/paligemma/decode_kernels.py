@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2f3a0e5cf38007b8
-#   text hash     4a3bbfac774a64e3
+#   content hash  980f3162788a191d
+#   text hash     4c2be28fddfb309f
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

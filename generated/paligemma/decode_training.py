@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3b96aa901fe72a3a
-#   text hash     147307adfd4bfa39
+#   content hash  f4ed5fa4173f6e89
+#   text hash     f3af68bdc80f59db
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

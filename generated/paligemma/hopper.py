@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3d3e491559c8ff18
-#   text hash     06b8ec72a3f42dc1
+#   content hash  b8cf2d14fad6c805
+#   text hash     8191a21bde3283e4
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

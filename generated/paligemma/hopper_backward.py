@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  48039df0099db9de
-#   text hash     522e82f981394651
+#   content hash  63375c55e85dc6c4
+#   text hash     5b787c004bfe98f0
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  593c3f9fba530873
-#   text hash     5aa983e51933f673
+#   content hash  16488097c69d98ae
+#   text hash     0b3d560d5ca602a5
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

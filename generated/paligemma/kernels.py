@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d464ed0f3a5f215c
-#   text hash     3f1ef03b645a25f8
+#   content hash  3fb1ecaaae8f397b
+#   text hash     0fae7b9c9d9847f2
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c25d958d64c423e3
-#   text hash     9ca5e54292bbd0c7
+#   content hash  39b702d82546b60b
+#   text hash     e2c1f51c7c72dc0f
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

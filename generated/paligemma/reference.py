@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  856d3c70c0b9310c
-#   text hash     0abec9f939a6b157
+#   content hash  35e2025d31effb17
+#   text hash     1f3d6db30fd238c3
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4f67995c5cdabbd1
-#   text hash     b88271e7092df9fd
+#   content hash  b3cecf512cb7ae63
+#   text hash     a955bdc8626a9792
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

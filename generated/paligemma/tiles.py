@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  370edc1f4b2db83c
-#   text hash     c3c90de77180a127
+#   content hash  a8aec89be5e94128
+#   text hash     fc12773c6d11c7e3
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  495188f7144d52a8
-#   text hash     8a674d2c886bb66f
+#   content hash  31a77c06373232d2
+#   text hash     e5ee991deeea5423
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f6688c4d435db08a
-#   text hash     a8928e31bd128a0e
+#   content hash  7f13bcae8a24a812
+#   text hash     d612e43846d7e311
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

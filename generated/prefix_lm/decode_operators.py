@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  547d840d9387420b
-#   text hash     a382545b9af048c3
+#   content hash  d0ef2f7f7c94ffff
+#   text hash     b564afe014382e8a
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

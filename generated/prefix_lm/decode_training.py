@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c3ca8f58a10150fe
-#   text hash     b43a94ad2b7f6995
+#   content hash  27735dcbe05902ad
+#   text hash     02d89d41cdf85674
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

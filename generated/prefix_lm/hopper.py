@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6c8d390ca5c4753b
-#   text hash     048000cc48796fc0
+#   content hash  3318de8b0754e881
+#   text hash     aa8ddf3f241786ac
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

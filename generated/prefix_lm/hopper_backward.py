@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c2eb2601a1eb9a56
-#   text hash     37adea320b7c48c0
+#   content hash  944f34d420827562
+#   text hash     51f283bfb6a1aba9
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b0aeb9517ea59fb4
-#   text hash     068f757729c3513d
+#   content hash  160b7adcc8532341
+#   text hash     df0e6c9545d7808b
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

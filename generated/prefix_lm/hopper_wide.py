@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5964dfa76c410b50
-#   text hash     fbdae1efdbc594e6
+#   content hash  a15a736f7c9c16c0
+#   text hash     6e03ee9d56a4fea8
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

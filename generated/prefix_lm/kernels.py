@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0b016ebb3aede8ff
-#   text hash     0887ebf66b97b5ad
+#   content hash  946324026357f729
+#   text hash     dba2993bde76b7bc
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

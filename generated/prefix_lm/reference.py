@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a909e119fcf31d12
-#   text hash     b38c95f1b0e54dd0
+#   content hash  c1dd5163df3fc5da
+#   text hash     2e689058a2f260e1
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

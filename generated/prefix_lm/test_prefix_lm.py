@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  dfee5d35940dde1f
-#   text hash     b16d41183cea8f05
+#   content hash  2ab05db2cfdf2e75
+#   text hash     623699cee81dfc81
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

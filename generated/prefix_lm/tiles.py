@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  91000a5e4347c38e
-#   text hash     be43a593f1295427
+#   content hash  74c2157c18f11945
+#   text hash     798d04f1793ef759
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

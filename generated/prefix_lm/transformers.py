@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  bd13b36b0dea30c9
-#   text hash     364fc85197afc979
+#   content hash  d687e6e2edb6b12f
+#   text hash     9cdac7ca4770e7b3
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

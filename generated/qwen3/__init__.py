@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6958f83b46392c9d
-#   text hash     b720afd145d6e498
+#   content hash  7830ed3f77bbc050
+#   text hash     8a2f269311fdee0c
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ca7f4777be91681d
-#   text hash     0697f092d3214b2f
+#   content hash  83de8feb17dca3e0
+#   text hash     48fbe5bf99b2b769
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2b82fb8bac5f1e45
-#   text hash     c9c8784a9244a0ea
+#   content hash  58223ba1d5911a58
+#   text hash     2ac285ae102e3ec4
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  316bb5ebd72cf75c
-#   text hash     cf9851d21d6a2c79
+#   content hash  0f840bb428647251
+#   text hash     6f1c0d3fd247a6dd
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9ba9e7baa8e38748
-#   text hash     ce94c730974dbd8b
+#   content hash  26f4f8635946613e
+#   text hash     7c02f5793a611844
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  390e8fe668e3d008
-#   text hash     45d54a01f2d7a902
+#   content hash  d9cf42defe78a01d
+#   text hash     5cf560c47cee1fca
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9ca85129839f7783
-#   text hash     4bcbd8bc99373017
+#   content hash  8a1ad90eddc0c3ce
+#   text hash     c0fe741ebee946e1
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

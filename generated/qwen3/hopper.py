@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4fe8d00c428a4c4c
-#   text hash     5a83f2b64dcdd318
+#   content hash  b6eaa5d2f9570607
+#   text hash     08dc207721eb7936
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  755470d1434b0dce
-#   text hash     6d811b4ea82ef0f4
+#   content hash  15f09497d70fd197
+#   text hash     f70fafae752f7ffc
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b3ed500fe73eee1c
-#   text hash     7e42ef3094281895
+#   content hash  88790c0311d86faf
+#   text hash     b36997dd6202a6b2
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3e481c2d8cd1e0ab
-#   text hash     a535a32646f7a992
+#   content hash  4ad06e9e255694a3
+#   text hash     1be882ea74d28845
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

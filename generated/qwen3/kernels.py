@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0096a5da55e84ec5
-#   text hash     1e9ce10e6ef1fa93
+#   content hash  c7039e5375ce90a5
+#   text hash     78480fa436614e6d
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

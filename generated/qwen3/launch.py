@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cb626a6944d0d02f
-#   text hash     34ada08a11067144
+#   content hash  42c3875d448c25b7
+#   text hash     444f4670c54e4ed0
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

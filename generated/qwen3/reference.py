@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c895d8e08e9b7b11
-#   text hash     c9aae566b20b08a5
+#   content hash  972d3b9e3a030faa
+#   text hash     1c7cecdd2c5e4a2c
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  164c3bdf30be5b08
-#   text hash     bdf799638ce7e276
+#   content hash  d330d6000da9432b
+#   text hash     2c2325d0a6ce797c
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

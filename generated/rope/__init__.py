@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b2281ed7522057c2
-#   text hash     67db68fc026e85b2
+#   content hash  c779d43b182e54a8
+#   text hash     3b111e34f4b58a29
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7913c9028808fc91
-#   text hash     a6b30f723c3fffb3
+#   content hash  ae3c9cc76a34381d
+#   text hash     436013c50d96d645
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

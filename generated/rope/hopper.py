@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4e8cc44042aa9e2e
-#   text hash     e7d43bf18f236a11
+#   content hash  edced682d7516eb5
+#   text hash     b62b31e01fe63559
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

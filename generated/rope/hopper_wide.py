@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0c83897a15a6c58a
-#   text hash     3feb74a5958ea04b
+#   content hash  d606ad61c6985f4e
+#   text hash     7715238ab99e850b
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

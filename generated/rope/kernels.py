@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  3b97bc0dfff06329
-#   text hash     56d7494b1b664a8e
+#   content hash  e46a7d54deb10ee4
+#   text hash     95432dba2c244948
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

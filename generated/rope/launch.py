@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  608eb12dc415c944
-#   text hash     725242f5a71e833f
+#   content hash  5e18ba1aba0d12fe
+#   text hash     7fa36e77ed940588
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

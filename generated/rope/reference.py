@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5d8923fc67ac5a3f
-#   text hash     da4bca240b2055f7
+#   content hash  a92a9e3ebab0db74
+#   text hash     a8e116cb4728a73a
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  58a1d6f625dbae46
-#   text hash     7a184e424447c710
+#   content hash  640b2ebf1bd60ab9
+#   text hash     300f4eb79b38bacf
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f4ec8e2d417f64c4
-#   text hash     59e0b3a1a489446c
+#   content hash  31141f420cde891a
+#   text hash     517f96296f8f3e49
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  7eb7eda1fda239f0
-#   text hash     18028b3d09f14785
+#   content hash  d44b8021bfc0104d
+#   text hash     a44d9b024be8234c
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

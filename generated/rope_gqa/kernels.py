@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4b96c3202c86713b
-#   text hash     9f39c0e4bea802c2
+#   content hash  da0fec168815000b
+#   text hash     d87d1063f354b396
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  fa44ec1a108d90af
-#   text hash     baa003ad58150139
+#   content hash  4af3ae2d43205af0
+#   text hash     35d710eaa7652169
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a68d20f43c364c16
-#   text hash     21bebff2ba452ff2
+#   content hash  831a4cbeea62f1f9
+#   text hash     da3b7ab99b3cae75
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  65a887bfdeefe88a
-#   text hash     0ebba35fa391c2d5
+#   content hash  78816a24bd667396
+#   text hash     cd86f8bfbf55d53a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

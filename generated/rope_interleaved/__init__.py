@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  df03955ace9fb2a4
-#   text hash     1ae216f60b015d41
+#   content hash  a06d3c0bfe61467f
+#   text hash     65df12cada4864f0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  277e296525aa55f9
-#   text hash     cc9cac3ce27ba7f5
+#   content hash  a703d40276a09ff0
+#   text hash     0572714bfc0efbe2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  cec568a98cb1f342
-#   text hash     253d7e0d0a5a27a7
+#   content hash  a94c57a366774723
+#   text hash     3c8a48c34ded2d88
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  31916fc0242d7529
-#   text hash     6ee36b9ad5ea3dd2
+#   content hash  f79539fb49c93c67
+#   text hash     6f8667a794f5e7c4
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  cb5f72c140b7c089
-#   text hash     abf151f390aa7bcd
+#   content hash  0fe49d3a8f6c03e6
+#   text hash     7cf116e7656d5b24
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

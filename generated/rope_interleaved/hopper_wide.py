@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1ae98f052625fb1f
-#   text hash     da53f8710dfec429
+#   content hash  0fdf38d3b70915b2
+#   text hash     58a2433b64622dc2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4513dc22f9f8fbfe
-#   text hash     a0d2027f8bb768f6
+#   content hash  03ac4f84e218e421
+#   text hash     eef6c28b6d5f5046
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

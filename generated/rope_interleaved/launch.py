@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c34fcd84f5e6a507
-#   text hash     e1958d8296481302
+#   content hash  4244690ee364101e
+#   text hash     c663b375c06d596d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

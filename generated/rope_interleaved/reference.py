@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  956761f5a641eef0
-#   text hash     02e30d4cc79b0c82
+#   content hash  f34a1090042b3fc7
+#   text hash     527fe6e17619b79e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2ffa23f36140db5c
-#   text hash     d066096e8b885293
+#   content hash  0e2f5befddf0a9c1
+#   text hash     07c0ff9143e1656d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  157f94c290dfb3d8
-#   text hash     9c1570dd9d40ce66
+#   content hash  bbbadd4732b78e39
+#   text hash     bd56ec8a5880a270
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

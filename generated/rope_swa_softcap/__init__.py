@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a776b55851b4f237
-#   text hash     8da86d2bbc3037be
+#   content hash  203f2d1b4a08f253
+#   text hash     6209999bd59ccead
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

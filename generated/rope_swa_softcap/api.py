@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0aca35c1a35d035f
-#   text hash     dc65be7ae2e62a54
+#   content hash  5557a7aa5ba61ad8
+#   text hash     7c059fa785deea6f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  bf893fe58a5787eb
-#   text hash     8e5501cec6e6b5f5
+#   content hash  79438da870742689
+#   text hash     fccde3bd328f5e16
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

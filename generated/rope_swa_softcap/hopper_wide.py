@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  9e6e81d5291b498f
-#   text hash     47e84d4b6863fc0e
+#   content hash  97b9bd7e505778b6
+#   text hash     0604d5fe5241fab2
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a130fe9ef11fc5a2
-#   text hash     13953194a6c63646
+#   content hash  8236c0792811433c
+#   text hash     e7a26f0f16c98572
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  61b4ffeaeb42df04
-#   text hash     48fcaf8f33c261f8
+#   content hash  616a11f5cb839540
+#   text hash     058052d13cf78441
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ec8fc7a9dbe53373
-#   text hash     581091e9214d1b05
+#   content hash  b357be6f70c605b6
+#   text hash     92ee73d30ab005b5
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ea3ffe072d24dbb2
-#   text hash     532458ea102faa83
+#   content hash  e8bdfed17ef0c811
+#   text hash     d2c0734419a5e3cd
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7282c16d7200d56a
-#   text hash     db438258c5b92eb8
+#   content hash  40285c873e6f2c7e
+#   text hash     144f24cac6a98e57
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

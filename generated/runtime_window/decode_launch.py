@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  87df6814684c78c7
-#   text hash     902cdabd6de89818
+#   content hash  9b6be0ea619e704b
+#   text hash     88f311ff32a8a053
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7cff35d63dc183c1
-#   text hash     e2d5783441a650a0
+#   content hash  3e049544b92943f4
+#   text hash     69a33ddd03835d22
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

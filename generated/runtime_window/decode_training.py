@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7304e802f4facd15
-#   text hash     f09ecd750543129a
+#   content hash  ae43df69f9861453
+#   text hash     10884af523d8bc7f
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

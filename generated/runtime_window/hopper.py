@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3e556139957c5a50
-#   text hash     457224fa55715719
+#   content hash  7552a0ae0b56098b
+#   text hash     a8eb55e2b04ddc75
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ec740536a45fa681
-#   text hash     84541d7112868411
+#   content hash  fa4d55f8c325e14f
+#   text hash     20e42af3cdb18866
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7f7eedf79963b34b
-#   text hash     9c4506d99bdb5c7f
+#   content hash  316425a677765210
+#   text hash     ee17b6f3432f63cc
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7176925465eb3be8
-#   text hash     93dd5cb1e752b560
+#   content hash  0b67294a280d1875
+#   text hash     159c924d0d467c17
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

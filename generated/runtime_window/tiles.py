@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  97b29a4a29bd1139
-#   text hash     c00c299e7acc66ca
+#   content hash  b3d9159a6a9f2cf5
+#   text hash     2185d7418d5b69c5
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1cfb7def4c32531a
-#   text hash     c0043e708d4fe7df
+#   content hash  6b7d45f4f77abfa4
+#   text hash     84087a06eae5ca9d
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

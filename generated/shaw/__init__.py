@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c04a105c7ed43e36
-#   text hash     452d8a00eac4b938
+#   content hash  657b6ce977ec98b0
+#   text hash     4889adb76aa060b9
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  67ed46aba11e6ba0
-#   text hash     7d109fa09470f580
+#   content hash  1f0bb1faa2f671c5
+#   text hash     d983b265587f4c1e
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  7a7684b91ee1c9a6
-#   text hash     53573f3a0ebd1227
+#   content hash  cd43597f984c2086
+#   text hash     d0d660c5a66d89df
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

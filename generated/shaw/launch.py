@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  206df92b674166f0
-#   text hash     952750ba7962a3b7
+#   content hash  ee02cbce6d4f199e
+#   text hash     e14bd7f44c326e6e
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  05594492c94f9b15
-#   text hash     bd18df875c559a82
+#   content hash  4fd5b4774c536a8e
+#   text hash     96c105da549bc2db
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

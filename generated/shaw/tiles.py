@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  bec65886804eddcf
-#   text hash     5fc5139746ba47a5
+#   content hash  dae729ac90488dec
+#   text hash     4c35c51782172e5b
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

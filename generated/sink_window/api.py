@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  cd3eb12839415c46
-#   text hash     d7c201f1c30037c4
+#   content hash  5ef207b682ecfdf4
+#   text hash     79cc4d2bd369bd31
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

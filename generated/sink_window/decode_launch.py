@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b44b647f4485291e
-#   text hash     3a496cb72b5d3649
+#   content hash  993d36fa90d4f362
+#   text hash     dae48c4a9f454828
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

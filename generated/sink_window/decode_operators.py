@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  10d788fb00f78ce0
-#   text hash     e0c374f7f3503810
+#   content hash  41f4e1c87a029d28
+#   text hash     24e7977a805c5e0a
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9a8c6334233afee9
-#   text hash     093ca81b9d22d466
+#   content hash  94689e20de22134a
+#   text hash     1ae1338cd3058597
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

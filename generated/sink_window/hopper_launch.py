@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b51a8e3e80c0b0d3
-#   text hash     c9806f0004e3c099
+#   content hash  368233714f7dd200
+#   text hash     15595a767980c200
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2dce4931ee55c1ab
-#   text hash     b761698cdd8a50d0
+#   content hash  74ac9c34ab92f5b4
+#   text hash     e20f0834f9320c0d
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

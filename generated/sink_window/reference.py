@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5d448b2d875a1093
-#   text hash     e0a214868cc4e9d5
+#   content hash  b8aa6d3bee943a15
+#   text hash     1642486eb869b88c
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a81adddb004e63cf
-#   text hash     43ba9153ff4f3546
+#   content hash  a5ce4453f61eb249
+#   text hash     b67624d9a65b64b5
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

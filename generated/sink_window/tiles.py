@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  353d0d0f12ed2ae6
-#   text hash     163008f27120103f
+#   content hash  72f25cc30a51e79f
+#   text hash     3de6481d4e46b307
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

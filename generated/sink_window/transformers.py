@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  74c2662ba8d272a4
-#   text hash     db8be9f135a540cc
+#   content hash  fc4aded3b5ce1e35
+#   text hash     26896cde34ceebde
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6fac0e85cd84b563
-#   text hash     027b5f1f09a8a539
+#   content hash  4782ee6d3a9a6259
+#   text hash     d66f6401709d92ab
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

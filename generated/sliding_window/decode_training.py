@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  90380ac12d0f583d
-#   text hash     351a2bdc186f8980
+#   content hash  8f53f3a87063572e
+#   text hash     12da6527fd196271
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

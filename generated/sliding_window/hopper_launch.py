@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  cd9d344eec4820a4
-#   text hash     fbd799704ba8eee6
+#   content hash  63dfa757e484ffce
+#   text hash     e73e8e932113f602
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  0840398fe461e5b3
-#   text hash     02cd725d87ebbaa4
+#   content hash  d6a9da8115cc8fe3
+#   text hash     442e8bfbaffde7b3
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a085baed49967c57
-#   text hash     356a03138e88aff5
+#   content hash  37789293d3eaa905
+#   text hash     3d03b14c5948af6f
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  bf7d01f3e8e15765
-#   text hash     e7e7fd9411dcd6be
+#   content hash  ef8d48861aaa8d25
+#   text hash     6dd2485541ee8cae
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

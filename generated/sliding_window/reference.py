@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  df90d30a5ed606e4
-#   text hash     a283b7c1f774c58e
+#   content hash  6b1e803561561605
+#   text hash     1b211358746acb8a
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

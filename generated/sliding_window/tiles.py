@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  1b1fa3d66a6018f1
-#   text hash     c15125895f0567dd
+#   content hash  78356d70d3c09003
+#   text hash     cf16229a736d9c8b
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

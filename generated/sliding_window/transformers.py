@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e48d69dc3c2c2f2f
-#   text hash     c0d69577f3d3970d
+#   content hash  96dc4f893704ee57
+#   text hash     5552bd15f339310c
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ece4561e6ff7a197
-#   text hash     d75eee3f7f698775
+#   content hash  b5b9f52eda35a5f4
+#   text hash     eeec96c39617d400
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  12becd09e27557b9
-#   text hash     aa27caac908b2e1e
+#   content hash  92b52034836a72a7
+#   text hash     482897a5467368dc
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

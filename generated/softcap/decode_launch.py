@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b16cf35b12c9effb
-#   text hash     18ba56e286d09573
+#   content hash  64ca9c8e9d9979a2
+#   text hash     6137476814fe3eea
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

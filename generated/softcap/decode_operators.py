@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8b6855fd5d4842aa
-#   text hash     ffa980a5382505b4
+#   content hash  07f1fd03d7d6cb99
+#   text hash     929ecf8bf59f86dc
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

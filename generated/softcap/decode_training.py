@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f7d0e0ffe2c8eef3
-#   text hash     cf438735f6603db6
+#   content hash  29e8614acc935134
+#   text hash     9bb9acf977eba5e3
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

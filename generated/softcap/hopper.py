@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3de8bc88b106ed89
-#   text hash     ec4546ebf65b67d2
+#   content hash  245452b31a79ecdf
+#   text hash     57e22b9bf9f5bdb6
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bbd205058731a306
-#   text hash     06dfe15b3af64c22
+#   content hash  62314d3619c7d3ed
+#   text hash     13eee9993aec93f2
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7793399aa5ebb921
-#   text hash     d55d1ece88359c06
+#   content hash  65b78112180930fb
+#   text hash     eb9e585eed0bff02
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

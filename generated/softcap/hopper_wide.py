@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fd08d6b5dead8825
-#   text hash     c0f4d70532724113
+#   content hash  93b9a8b1a8b995e8
+#   text hash     5c3d1cb24b9e4711
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3dffb6f31c4ec6f3
-#   text hash     952788a119573c96
+#   content hash  3ef5d663f8d3c985
+#   text hash     e70741d3557f207e
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  008e8f754cc1b6a9
-#   text hash     9b778f9c31e43fec
+#   content hash  bae31b13b919c5f6
+#   text hash     bb3275d296f83967
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  333aaf47a48baf45
-#   text hash     2334900889e1ce91
+#   content hash  675606108b1197af
+#   text hash     9bcfc5831bc9ad54
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  937e29fb138ac2e1
-#   text hash     33b17df164934f34
+#   content hash  3721578c1f1c52a0
+#   text hash     224d9b91bcdc5235
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

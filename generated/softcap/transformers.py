@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  dd45db320415059f
-#   text hash     f71eec304f096334
+#   content hash  963f03a6511b1129
+#   text hash     b6e12ce5bc837031
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

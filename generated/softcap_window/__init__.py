@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  6efd4b5641e073ae
-#   text hash     13421ac28e12ddc2
+#   content hash  caa345236007c5ed
+#   text hash     5afe7527846ee555
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

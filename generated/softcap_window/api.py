@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0020d24bb78c5398
-#   text hash     902bf4a8c819b95b
+#   content hash  a7ca91e760c2e6eb
+#   text hash     1a0e267349cfd0da
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  856aa30179e68091
-#   text hash     4ad845a035467ce8
+#   content hash  ec08a66ebd3eb1dd
+#   text hash     f276665124af9f41
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  19156ea8a4c7095e
-#   text hash     70c2aa38f6fcbb59
+#   content hash  16b2807cee74ed38
+#   text hash     1f61457f13161ca9
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

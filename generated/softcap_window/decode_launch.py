@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  830a5db0b4ccd83d
-#   text hash     c7ea02963567fad9
+#   content hash  15dac6af28dbcd3d
+#   text hash     2ae7412f5ad07865
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  bedd96156418b94d
-#   text hash     b3891c2a5544e8bf
+#   content hash  ec37dd6c8444721c
+#   text hash     1bd5d292393fbdee
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  edff4bb00f91ce62
-#   text hash     f3ea2a3947d6b5fe
+#   content hash  5698db1b29c43a4a
+#   text hash     e8fe0c084a3d8b58
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

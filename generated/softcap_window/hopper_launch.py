@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  6cfa760489401ab0
-#   text hash     09411047d6bac782
+#   content hash  f3254ff15ae75906
+#   text hash     264375d958ceca4d
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

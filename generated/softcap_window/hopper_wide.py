@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  78d35902e9c2638c
-#   text hash     79c1939416951222
+#   content hash  e3de2f132b8c3e93
+#   text hash     71f26f98b11ffcae
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  202e0905fae841a6
-#   text hash     fe55afc7422a748b
+#   content hash  3baf8bfdfa3c5200
+#   text hash     1c88375515c96008
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

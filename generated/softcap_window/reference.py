@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ab49e266a5b20cf1
-#   text hash     a084aec518aaa1e9
+#   content hash  9075c0af3a3e6497
+#   text hash     3925b5d5fc3e6327
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  57d4830dcdb55be3
-#   text hash     7a1ac7ceddf08bb1
+#   content hash  1045ade2f3d04ad7
+#   text hash     2c0dff6069ca9963
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

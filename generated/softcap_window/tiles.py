@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7b231501106d652d
-#   text hash     b2cb1a504606d156
+#   content hash  c65f1734bd99fbff
+#   text hash     4c9ab975feb1a95f
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  18ef6a60c84bcef8
-#   text hash     89d3807947c6f5c5
+#   content hash  e48d738cfe99df23
+#   text hash     0ed19056cfbdb6d2
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

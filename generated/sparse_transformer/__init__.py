@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b767982da391e456
-#   text hash     c2504905981deb72
+#   content hash  715af4b3bcd46524
+#   text hash     6217881f7a79fee3
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

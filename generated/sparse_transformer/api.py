@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  938400ac60fe6c21
-#   text hash     7a2bc68980e0d555
+#   content hash  b8cac5f1d2d1e932
+#   text hash     ad0692862f80fe0b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

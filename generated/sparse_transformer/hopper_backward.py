@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e8c97b0c1053bb53
-#   text hash     bf1e9c3df07baefd
+#   content hash  1a2c1a76e2a5acdb
+#   text hash     5a21511f7645f908
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1bf2604e6760781e
-#   text hash     9ddfddfa0425e921
+#   content hash  baeba9382d6f4078
+#   text hash     c73fdd960d1d95f2
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

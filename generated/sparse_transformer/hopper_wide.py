@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7f304cecfc43ec51
-#   text hash     f0b48d651ac2766a
+#   content hash  8f5e49afb1dd6fc1
+#   text hash     22b04a8f890e99bb
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e863d3022ee7be7b
-#   text hash     c61347db41d55d22
+#   content hash  d7c0d6091d248639
+#   text hash     aa7a02376c129885
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

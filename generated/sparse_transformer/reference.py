@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4f279c0bda0b656e
-#   text hash     bbba8a3dc6e60708
+#   content hash  7c7c6a8d432ad316
+#   text hash     2f31202d75ae2859
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

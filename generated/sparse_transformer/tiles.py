@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  96f87ffe2cf6b8dc
-#   text hash     6926ae5c8d4221fd
+#   content hash  9c8e2b009128d445
+#   text hash     5a881a94d670a89d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  af1de9b07db2ad55
-#   text hash     28424520359afc55
+#   content hash  c5633fe5f17f6d55
+#   text hash     acb1fdffb79dbae3
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b2b07898cdfeafe0
-#   text hash     52d873ed97289b00
+#   content hash  434c0492cbde55fb
+#   text hash     ebe5c22cc2ae6d65
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

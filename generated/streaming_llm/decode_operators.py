@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  913658b30bc3b68e
-#   text hash     348f79b4b8133075
+#   content hash  baea1821c38b53ae
+#   text hash     7abbaa7402ed2bfb
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

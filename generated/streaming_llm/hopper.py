@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  becbc99f19d9ef55
-#   text hash     7a0ceaa51e6704f0
+#   content hash  dd1cd368810658d2
+#   text hash     531d59b2939d0dea
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  dcb8169d21a00edd
-#   text hash     0069504fa957ac0c
+#   content hash  4c663b6f3292d03c
+#   text hash     c5852b3d4d292f81
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

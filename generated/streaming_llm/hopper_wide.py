@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6273d7d41e27a8da
-#   text hash     105dcd2b6d245e3d
+#   content hash  99b7209828756fb1
+#   text hash     f853002e87cd5920
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

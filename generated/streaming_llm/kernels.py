@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e61e06d38211da77
-#   text hash     57a71936ac84f568
+#   content hash  1e24485ae2a0249e
+#   text hash     c6979ead4edf0a49
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b4ab0087194d15f0
-#   text hash     1673e3e1ab009860
+#   content hash  3bbd77a312725bda
+#   text hash     c7b1df4cd17cfc5a
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

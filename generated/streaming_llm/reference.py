@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  96b17f2ca955145f
-#   text hash     4dd973c7f664462e
+#   content hash  8e6b30bad5e9516e
+#   text hash     1dc284db4ddce4b1
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

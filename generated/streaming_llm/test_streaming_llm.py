@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0de128daee27213b
-#   text hash     6357ac82de0dd638
+#   content hash  fced234fbf260e1b
+#   text hash     f57696bbfedb5cd9
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

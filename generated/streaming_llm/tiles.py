@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1bde204bc7bc0058
-#   text hash     7dc0a69819db4f6e
+#   content hash  563437236fd8d935
+#   text hash     34cc21c79b4833ee
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  6b4490d2379ecc5e
-#   text hash     dee03aa5c6890c30
+#   content hash  be667edd16ef051a
+#   text hash     07e4a088b4a86260
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8bc10bf739cf6422
-#   text hash     251dce8d4d6998e1
+#   content hash  54b037c6c422152d
+#   text hash     51ddc33c26bc276b
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

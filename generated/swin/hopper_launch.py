@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  51c6262cb73b27f1
-#   text hash     536157f848d388aa
+#   content hash  9e837c1a24a12c48
+#   text hash     071a77cf1a4dedbe
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f531ee2c0e52a002
-#   text hash     065858a263d2ccfb
+#   content hash  5c10e85c6f540724
+#   text hash     03df8df122e945b6
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8d7c3981b76a0077
-#   text hash     de1ed6dc845b4567
+#   content hash  e6c5d02789158956
+#   text hash     4ca5228f6ad99a9b
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

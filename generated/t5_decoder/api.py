@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  87cfe6a7407a3a21
-#   text hash     567b824060bc434d
+#   content hash  d62b166a13ca1d26
+#   text hash     0030a01d5bac2830
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  412a5881af9baa8d
-#   text hash     1b57a9ca4e5dece8
+#   content hash  ae2abb6186863ae8
+#   text hash     24c7e0b29c652963
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

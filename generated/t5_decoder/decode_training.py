@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  83a7bfc6e37df55a
-#   text hash     e937813e83b27c69
+#   content hash  a9d19a74b71ac9c0
+#   text hash     b67f2c9853c8ba78
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

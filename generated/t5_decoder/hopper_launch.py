@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bc2271c33bd51624
-#   text hash     6a33acefbfb7a197
+#   content hash  f92415ac05ff313c
+#   text hash     be6c853c3ffd656c
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

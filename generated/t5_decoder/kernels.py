@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1d02ca8fc8ff7129
-#   text hash     08e0b42dc21ad63c
+#   content hash  85fd72e060e3c6c8
+#   text hash     06316548b47150a5
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2cc012d74c8f07cc
-#   text hash     1198ce9b0a0301c4
+#   content hash  a1d37d8742b1e678
+#   text hash     71051cb2903993d8
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

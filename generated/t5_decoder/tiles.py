@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7c637c8f71d65eb9
-#   text hash     8a609187ffe58de7
+#   content hash  b083983b131fb20b
+#   text hash     2a150bb4ead287cb
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b6384550139db7ad
-#   text hash     58166ea4631cac78
+#   content hash  4b6c1eb9741fd6d8
+#   text hash     5b20be2ae1e59f52
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

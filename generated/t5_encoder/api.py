@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ecc0baf80404572a
-#   text hash     c513f37293a877c9
+#   content hash  71e70f065a46acec
+#   text hash     e47cd0cc6e3ce8f7
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  de15a8b569a7829a
-#   text hash     051194b1302ebbab
+#   content hash  e6bf928f0c3c2c44
+#   text hash     70f412d4e23b8cd0
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

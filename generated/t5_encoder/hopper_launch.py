@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  8f0f9c2ec3a060ea
-#   text hash     a75f93b8c682d7b9
+#   content hash  13de280a5a4fb4e3
+#   text hash     ca0b4e424daa6b39
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ed5528338fbf371e
-#   text hash     fc08eb6b722e77e4
+#   content hash  3d88e0b14264abdd
+#   text hash     3c55a01da3cae355
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  8b149dc88b792253
-#   text hash     02616b9870c2bb91
+#   content hash  97657ff99fb504d8
+#   text hash     b994808a96917fa9
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d7491dc1276c1951
-#   text hash     b450db1f51ca3f01
+#   content hash  060a1cfdd05c1885
+#   text hash     103f58b6ce8399b1
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

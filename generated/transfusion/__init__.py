@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8d0df3d5263e8b06
-#   text hash     9327a8b61b4ad6e5
+#   content hash  ddeda0781f598a8c
+#   text hash     eeebf0f02eba5e3d
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

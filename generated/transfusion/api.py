@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0e6bfda444091975
-#   text hash     455a3ae1ba303ae5
+#   content hash  4a1ab7b4fcd6aec4
+#   text hash     a4e1787fc5521b2d
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

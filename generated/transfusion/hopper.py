@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8b8854057b6ad4f9
-#   text hash     78a9760b6e031762
+#   content hash  be0dd8b2e7c0cde5
+#   text hash     60ecdd4a7a6f71b3
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

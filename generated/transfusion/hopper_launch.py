@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  4cdd2c00f1f0b7c2
-#   text hash     52d8cf1273415825
+#   content hash  ce8c118d1c9bb7f2
+#   text hash     e07beb2bbc202f60
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8ad6bebc8b9126eb
-#   text hash     aa67c1262e3556cf
+#   content hash  988ee356fa23cf5f
+#   text hash     5d6ca746bb450734
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

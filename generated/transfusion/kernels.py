@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d69f53205a21a63f
-#   text hash     aced029144350aed
+#   content hash  08bd38a0d8bd4855
+#   text hash     6c6dae9042f52744
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

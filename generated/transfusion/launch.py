@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  edcfe900d195a007
-#   text hash     d51589071914c54f
+#   content hash  25e2dac7a4e0e532
+#   text hash     450c2c97b64b50f0
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  4c3206ce95a53b86
-#   text hash     e9bfc84bdacaabe0
+#   content hash  aea2d042cb5f37b1
+#   text hash     495fe3c68efb86bd
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d7b8ae3b16933ebb
-#   text hash     c868e37e0d030b16
+#   content hash  085846fc9a0d8450
+#   text hash     0789a981d9e71a61
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3f51551690f72887
-#   text hash     25f7971fd43000a5
+#   content hash  11fb613e41001923
+#   text hash     2c8b2c3ad48ebcd6
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

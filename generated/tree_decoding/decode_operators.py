@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  292a05a524f10dfb
-#   text hash     7f5cbc9d155fc194
+#   content hash  dd78d2ea94d5e243
+#   text hash     e79ef8e826c173c8
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

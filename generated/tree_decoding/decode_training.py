@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2cc206a189b436e8
-#   text hash     d72a35625c91edb6
+#   content hash  448ac2031bbf8b50
+#   text hash     cfb0132a4915185f
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  70c5f5c280130d0d
-#   text hash     153ed2f648d2f489
+#   content hash  5765069d3a9ce14d
+#   text hash     14d3853eb634ce9b
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3094d691b6ed9867
-#   text hash     15b0af121229790d
+#   content hash  63c031560d730bd9
+#   text hash     8231776142b1a049
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

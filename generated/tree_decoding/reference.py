@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ce822fec825f1281
-#   text hash     b17732c801670018
+#   content hash  7c8511c3aeac57f0
+#   text hash     5bdb61c7132ed651
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c3c275a341265853
-#   text hash     81ccd4ea36605b51
+#   content hash  b68c012325bb8cb9
+#   text hash     67398154ccaeff79
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

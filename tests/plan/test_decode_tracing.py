@@ -280,3 +280,21 @@ def test_modes_see_one_operator_for_new_rows(variant: Callable[[str], ModuleType
     # on a CPU values are checked before
     assert seen.names.index(operators(variant("traced"))._append.traced.name()) == len(seen.names) - 1
     torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+
+
+def test_a_call_behind_one_that_an_operator_made_is_known_again(
+    variant: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What tells that a call is like the last one hangs on what PyTorch's dispatcher does meanwhile."""
+    decode, given = variant("traced").decode, call(2, 20)
+    attend = functools.partial(decode.attend_with_cache, **given, max_seqlen_k=20)
+    decode.CALLS.clear()
+    with Seen():
+        found = attend()
+    assert torch.equal(attend(), found)
+
+    def looked(given: Any) -> bool:
+        raise AssertionError("a call like the last one was looked at")
+
+    monkeypatch.setattr(decode.decode_arguments, "needs_dispatcher", looked)
+    assert torch.equal(attend(), found)

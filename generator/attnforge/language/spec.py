@@ -82,6 +82,11 @@ class Spec:
     text: str = ""  # the canonical text of the spec and its terms, for the content hash
 
     @property
+    def nodes(self) -> tuple[Node, ...]:
+        """All expressions of its terms."""
+        return (*(mask.keep for mask in self.masks), *(term.score for term in self.scores))
+
+    @property
     def given(self) -> Spec:
         """The same of calls that want the gradients of q, k and v alone: inputs are given, and learn nothing."""
         return dataclasses.replace(self, inputs=tuple(dataclasses.replace(x, grad=False) for x in self.inputs))

@@ -72,8 +72,7 @@ _MOST = {"int": LARGEST, "float": None}
 
 def build(spec: Spec) -> tuple[Argument, ...]:
     """The keyword arguments of a variant, in order."""
-    terms = (*(mask.keep for mask in spec.masks), *(score.score for score in spec.scores))
-    dividing = {name for term in terms for name in divisors(term)}
+    dividing = divisors(spec.nodes)
     return tuple(_not_0(a) if a.kind == "scalar" and a.name in dividing else a for a in _arguments(spec))
 
 

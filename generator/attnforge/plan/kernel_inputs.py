@@ -78,15 +78,10 @@ class KernelInputs:
     def _known(self) -> dict[tuple[object, tuple[Node, ...]], Access]:
         given = {i.name: i for i in self.spec.inputs}
         found: dict[tuple[object, tuple[Node, ...]], Access] = {}
-        for node in (n for root in self.nodes for n in root.inside_out() if n.op == "input"):
+        for node in (n for root in self.spec.nodes for n in root.inside_out() if n.op == "input"):
             number = sum(name == node.value for name, _ in found)
             found.setdefault((node.value, node.args), Access(given[str(node.value)], node.args, number))
         return found
-
-    @cached_property
-    def nodes(self) -> tuple[Node, ...]:
-        """All expressions of the spec's terms."""
-        return (*(m.keep for m in self.spec.masks), *(s.score for s in self.spec.scores))
 
     @cached_property
     def accesses(self) -> tuple[Access, ...]:

@@ -115,8 +115,7 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
             text = f"({text}).to(dtype)"
         score.append(Line(text, _one_line(term.label)))
     read = [n for term in own.scores for n in term.score.walk() if n.op == "input"]
-    terms = [*(mask.keep for mask in own.masks), *(term.score for term in own.scores)]
-    far = whole_numbers.stretched(terms, leaf.limits)
+    far = whole_numbers.stretched(own.nodes, leaf.limits)
     stored = storage.of(spec)
     shapes = {i.name: _shape(i, stored) for i in spec.inputs if i.axes}
     counts = {i.name: len(stored.kept(i)) for i in spec.inputs if i.axes}

@@ -80,13 +80,9 @@ class Decided:
         return steep(self.spec)
 
 
-def _terms(spec: Spec) -> list[Node]:
-    return [m.keep for m in spec.masks] + [s.score for s in spec.scores]
-
-
 def _numbers(spec: Spec) -> set[int]:
     """The whole numbers that positions may be held against."""
-    found = {n.value for term in _terms(spec) for n in term.walk() if n.op == "num" and type(n.value) is int}
+    found = {n.value for term in spec.nodes for n in term.walk() if n.op == "num" and type(n.value) is int}
     found |= {int(axis.per) for given in spec.inputs for axis in given.axes}
     return {n for n in found if isinstance(n, int) and n > 0}
 

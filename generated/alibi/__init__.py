@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  131620db257c3080
-#   text hash     5197c1138ed37388
+#   content hash  53736c12ffa9ce68
+#   text hash     316c5a8bc44d9d90
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

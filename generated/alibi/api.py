@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8553500dbfd732a1
-#   text hash     4e81c9cafe6ddd51
+#   content hash  9c4fbe089aa3f33a
+#   text hash     647ef9326553337e
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

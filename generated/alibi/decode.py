@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  62ba66b775b9526e
-#   text hash     d4436f6807d13a8f
+#   content hash  650ef2410cc521bb
+#   text hash     7964ef2c30374abb
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  bccd6d7d52c11c13
-#   text hash     1e19e60f547f0aab
+#   content hash  60e29b65e7026eda
+#   text hash     447f02cd3efbe9a7
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e9ee525764dc5c46
-#   text hash     56225bd507171bf3
+#   content hash  911b599346e9fcf6
+#   text hash     1791f7cae61d5dfc
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

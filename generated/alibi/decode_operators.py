@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5247841878973bc8
-#   text hash     d092cdddfb662ec9
+#   content hash  b74e354b010660dc
+#   text hash     fbcb1cc96237fbdb
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

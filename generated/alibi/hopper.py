@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0e7ed7da2f61732b
-#   text hash     2e5618cd95f771d3
+#   content hash  14352e81d5c58097
+#   text hash     ebbe68d36e56e6fb
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  195b3286979d8597
-#   text hash     937a42cc3ce24497
+#   content hash  9355554572c136b2
+#   text hash     91de41378340367e
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f2e9971c673bfc9d
-#   text hash     f8c52a5c83571662
+#   content hash  2eb77928d81c723f
+#   text hash     d13c5ccc744d5760
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

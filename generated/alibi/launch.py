@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8aaa68624c4d027e
-#   text hash     25b8b820f509c14f
+#   content hash  1707d4ddaf49bc53
+#   text hash     a6e6ce519038e8bf
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

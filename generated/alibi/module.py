@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a4c9b5801c7d656d
-#   text hash     1ed689dbb80c461a
+#   content hash  c1772eefb8f38f6e
+#   text hash     7f67f6ca97b5c948
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  534de0a32953bfd1
-#   text hash     21890f16198cc204
+#   content hash  1223aaa55d1d7bdd
+#   text hash     7d84432b3ea1c89e
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

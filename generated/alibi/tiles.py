@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3a4ea8f41058092e
-#   text hash     93702ea4436d2073
+#   content hash  2eeb2a466675e60e
+#   text hash     4ee0c28067bc0459
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5b5993fb50a84f7e
-#   text hash     98d04d674731914f
+#   content hash  064f5e59d818f912
+#   text hash     6a8ab61997911f45
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

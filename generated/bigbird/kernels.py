@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0a37b075bcffe631
-#   text hash     31987a01b15c4db2
+#   content hash  14cfdcd64585608f
+#   text hash     6adff670eb14dd53
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

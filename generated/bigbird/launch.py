@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b00ee0203419337d
-#   text hash     a5aef52b43426dc1
+#   content hash  cee5f56e2ae1d0a8
+#   text hash     49e576a1f47e95d0
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

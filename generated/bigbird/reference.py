@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5031a93988d29640
-#   text hash     ae66c20e30440721
+#   content hash  c3bf2cf8d6e5a95d
+#   text hash     d756c08334ac9eaa
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  401d37d1dd47bbda
-#   text hash     b1c44edd511e60fa
+#   content hash  bf460209a95521f9
+#   text hash     952af3a9e77b76ca
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  cbb88d1417c181d1
-#   text hash     1be41cfa134d0743
+#   content hash  43fd54f97a807916
+#   text hash     a9eee0bd844ededb
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8ec859aa64726da2
-#   text hash     49ff28f41a388e92
+#   content hash  2d459d1039a49137
+#   text hash     6c5569cc8e99ab49
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

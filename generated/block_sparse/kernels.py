@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e853e48a647df719
-#   text hash     d3f6d6105dad1e19
+#   content hash  52ab9bb16cf7dda1
+#   text hash     2217c52fbc976fcd
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

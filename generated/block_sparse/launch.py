@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3d47b35c27e43645
-#   text hash     08f6373d75486ad1
+#   content hash  72843f5a173fa4be
+#   text hash     8f7b2c00ce15250d
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  573890a2ddbd44a9
-#   text hash     454f917d3fd0dc2c
+#   content hash  d84572b13cf10045
+#   text hash     4d28ad71535cf0c2
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

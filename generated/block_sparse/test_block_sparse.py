@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5587f7d66c35e6ff
-#   text hash     d9471ca509079588
+#   content hash  56a4a63b470aa75e
+#   text hash     fe8bfb3d805951cd
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

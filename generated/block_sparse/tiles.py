@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f81ec8b100978ebb
-#   text hash     3604023d3dab0a36
+#   content hash  926845e6330ef3cb
+#   text hash     175145390109d555
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

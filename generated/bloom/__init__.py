@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c8d45cd37312b541
-#   text hash     6411de70f3c6f1a0
+#   content hash  3a0caaf50077a581
+#   text hash     ff5412594e151c69
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4df75f47ca381186
-#   text hash     2989bafe01569095
+#   content hash  eda6dacae13e32e2
+#   text hash     03ce8a4523c5ab7f
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

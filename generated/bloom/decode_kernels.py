@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  086dae8cf5a8abb3
-#   text hash     dfccee008d41db7e
+#   content hash  cf86cc371f8eb1cc
+#   text hash     1f4bdd75ecc8bfb3
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

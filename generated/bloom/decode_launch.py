@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b8455bbd0ee6819d
-#   text hash     075de97fdb350e09
+#   content hash  b08b05acfeeb3911
+#   text hash     0aa58502cedc018e
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3916e2fd5e4641d3
-#   text hash     4737bc6109d16286
+#   content hash  a476a3ab331f3ed8
+#   text hash     099df14b26d9dee7
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

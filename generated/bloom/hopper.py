@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  af159158a90f80bc
-#   text hash     27467348afdff0a8
+#   content hash  d22e36c37f0ac710
+#   text hash     a95c4edd4d23d122
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

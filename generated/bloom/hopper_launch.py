@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  edbfdb246d55d760
-#   text hash     bb9cd35d492b6e1f
+#   content hash  f2afb23d66f71fa3
+#   text hash     80cbc4c0d9147a1b
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  8d1f6cc80f901526
-#   text hash     61995257bebde8f3
+#   content hash  be03297f870dc6de
+#   text hash     044009ffedf5673f
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c27b3c97ca1711a5
-#   text hash     919d411b43057939
+#   content hash  33c71659efd19211
+#   text hash     28eedd13f15542bf
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

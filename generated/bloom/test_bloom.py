@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a9acd9b372daa4eb
-#   text hash     db50e2065bebc315
+#   content hash  5f24d0500f8acba2
+#   text hash     a91b4cf442dce28f
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f656d23c894956f0
-#   text hash     127557326065980a
+#   content hash  5d4a983fb91fd198
+#   text hash     952657cf2d238890
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  09bf949ffeabe906
-#   text hash     d22048a303a58cdb
+#   content hash  575e656775b004be
+#   text hash     98e212ab89ed1f3a
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2063c1fa7f49f690
-#   text hash     e59c6f6b42066079
+#   content hash  fec7c84f0b8be665
+#   text hash     c767ac38f565cec7
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7332a347af88609c
-#   text hash     df9e8582c04c8a29
+#   content hash  2f13dd4ea9c74246
+#   text hash     0effe37caddc9537
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c476cbe7efe06b2b
-#   text hash     8a6b6886470868e0
+#   content hash  330e03e2986d8e1b
+#   text hash     d600d8056abc78f2
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a49c077cf441aabb
-#   text hash     342cbc8ddfebae61
+#   content hash  232bef3ee72ef90c
+#   text hash     ea742a585326c847
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

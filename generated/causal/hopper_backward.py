@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4613226f7dff628b
-#   text hash     f2bed1a74e88ba26
+#   content hash  1981b76dced9eab4
+#   text hash     bcb7b602c0e3b3b5
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

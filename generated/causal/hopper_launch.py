@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  cf06f1db9afd3287
-#   text hash     2818e3401df18e74
+#   content hash  532370e6c2ee1d8a
+#   text hash     44b727807cec3e51
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

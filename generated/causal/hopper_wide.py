@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  755b0c19689fa7b5
-#   text hash     a0d441cabd63a988
+#   content hash  cc8b34ffb4e4bb3c
+#   text hash     e9839537312059f3
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  03a37d0316879dca
-#   text hash     fcc4ee20282b31fa
+#   content hash  e9efa8beda5ebb2d
+#   text hash     d1b186c9d402cd36
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

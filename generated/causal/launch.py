@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b6d8476c3583b6dc
-#   text hash     42d589de1a95aebf
+#   content hash  dc5b3a8002518f4c
+#   text hash     8be1922bbfcecd4d
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

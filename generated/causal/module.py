@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0181eb7e4203ed7c
-#   text hash     7f6723349b836132
+#   content hash  d8998ceefccae3ff
+#   text hash     86445bc616c04ff4
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  393fe4d1ef6ba050
-#   text hash     5c22c76e759ad845
+#   content hash  6b32e0af36ad499f
+#   text hash     d1a22577968d61ae
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

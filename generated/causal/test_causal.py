@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9de8621f45427644
-#   text hash     f72570f336d43550
+#   content hash  21ed8451c10ef41a
+#   text hash     092ee2a084cdd88c
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

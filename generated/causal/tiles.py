@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c61aaceb85f8af15
-#   text hash     d01b6d28737dfc0a
+#   content hash  a669566e5e4609e4
+#   text hash     ee7be6e7d2fd30b3
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  90ab9e064c23b07a
-#   text hash     12230ce319d82788
+#   content hash  62a05a79cc571bd9
+#   text hash     96e14a681a5f6870
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

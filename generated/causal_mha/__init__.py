@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c6f5b51b603e181e
-#   text hash     0116add3a70c255d
+#   content hash  8f37f75705ca8fa7
+#   text hash     db20bfebff30cb58
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4f7cb6914cd1c77f
-#   text hash     b35a5856695ccef1
+#   content hash  da30f856a2845eec
+#   text hash     7f1d40b0dc51c22e
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4c6dcdad3b546008
-#   text hash     b264cfe8896ede5a
+#   content hash  c69dce22d6dcf59d
+#   text hash     3be0f02d8bba6239
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

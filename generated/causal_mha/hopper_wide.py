@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  34a7abc98bde480e
-#   text hash     4c4fe5c000d977d8
+#   content hash  fe6aed15e7c73911
+#   text hash     dec5063724afaeb5
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  00918933c9ed4039
-#   text hash     f83a21e9ad1aa8c1
+#   content hash  61b7d88356414dbd
+#   text hash     0040503d5d0750ee
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1cc1e0875f0cf741
-#   text hash     2b98cf88bfb5ec2a
+#   content hash  3297e418d89cc212
+#   text hash     1fa5f12c9f0be472
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

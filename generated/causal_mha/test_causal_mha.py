@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  38ee861facc4d23b
-#   text hash     7b0173c0c6cc8391
+#   content hash  6859b13f21089f7e
+#   text hash     dbe583208e352e16
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

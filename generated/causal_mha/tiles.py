@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ded64da655612752
-#   text hash     384ba6cc0240aad2
+#   content hash  e1dc6ceed3c24776
+#   text hash     4c81290a3eac568d
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  11025aec2ee706f1
-#   text hash     444a3fdb679518d5
+#   content hash  4921a7f814b99390
+#   text hash     701c3673457cb5ed
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e25ce4571139d689
-#   text hash     0d468c85afe254d7
+#   content hash  da9f6d57f306dee6
+#   text hash     ad566e66927fb1a6
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

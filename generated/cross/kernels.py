@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  935ec3c44f415e43
-#   text hash     4529854bd2226f0a
+#   content hash  9c75a1a5b0acde0b
+#   text hash     b8be27c37926d6fd
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8f00bfd913946317
-#   text hash     eee23956ce28672c
+#   content hash  80132788a25fe55e
+#   text hash     06a68e606370c01c
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

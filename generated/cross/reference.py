@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d05932608fd4a7bd
-#   text hash     5960ba94b97bdfc5
+#   content hash  55d68fb9cbed9381
+#   text hash     d8893b186e7ca4b5
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

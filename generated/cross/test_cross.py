@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  240b33b1e0054bc4
-#   text hash     c1be089343df4a08
+#   content hash  7961f951e1791c81
+#   text hash     aec72e843e08c6a8
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

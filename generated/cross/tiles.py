@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7e455d704f47bbe7
-#   text hash     30868ba8ea4e504a
+#   content hash  5d9c9f7bae1a15a6
+#   text hash     618ccf709abcaccc
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

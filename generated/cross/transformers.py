@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ad711b275b2aa645
-#   text hash     8d19d58e2e9a810b
+#   content hash  3e486215dd1ed7ce
+#   text hash     d3fc1ed4042547bd
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  045c726a4e959b3d
-#   text hash     10bf8247fabfe0c5
+#   content hash  24a47799c51eae74
+#   text hash     73e545a65d1781ba
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a256c762c08b8627
-#   text hash     4c0209cd39ac819e
+#   content hash  05efefa6b25913f7
+#   text hash     8308a0f07bf0e0ba
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

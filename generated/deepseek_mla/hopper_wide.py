@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  04f40199d806aaa7
-#   text hash     65ab2410ddfe57fd
+#   content hash  b0ea8f0cd788cfbd
+#   text hash     a9ee942b127936e6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6b1b4257015bdf23
-#   text hash     06676a830c370ca6
+#   content hash  9ae995b8248c8876
+#   text hash     da57c80bd4f88fb2
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

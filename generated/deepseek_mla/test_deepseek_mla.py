@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  50c0d6410fe6b9c0
-#   text hash     a560e1d81b87a62c
+#   content hash  b8f6f587c86e9364
+#   text hash     8c4845e5093f696e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4976276ae67c7b86
-#   text hash     2d62bb56063aea1b
+#   content hash  0a7fd63f43e693b6
+#   text hash     32c25dac3839d362
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

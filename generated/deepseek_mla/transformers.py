@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  2d8026a0068c0a05
-#   text hash     f75aeda2efbf2f26
+#   content hash  9867aaeda7f44f73
+#   text hash     1752fd5a6995bb6a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d380fa60c9e74b3a
-#   text hash     dec555132298f76a
+#   content hash  ca7f9ab85ad1f055
+#   text hash     b89202d2ea3e1559
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f6b18cbe33b386da
-#   text hash     21b976d760960b79
+#   content hash  a952c9e39c27f8b9
+#   text hash     2257ed9ed4f4659f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

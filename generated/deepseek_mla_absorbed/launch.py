@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  8e119032c26aaf5b
-#   text hash     9776e626f4b2ed32
+#   content hash  914e95682a1c415e
+#   text hash     efa3393f26d3829d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

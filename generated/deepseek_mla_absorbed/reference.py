@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d312cb8c2e6268f5
-#   text hash     f0c00db48d2152ef
+#   content hash  b482bf3674fcb3e3
+#   text hash     fabce95336b34edb
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

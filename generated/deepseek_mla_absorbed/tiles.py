@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  83dd0067b293f353
-#   text hash     d3c182277a0d17eb
+#   content hash  7d90f18e33e84026
+#   text hash     1394dff3b4bda3dd
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

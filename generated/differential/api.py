@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f144db94d7092448
-#   text hash     b82545850f4335cd
+#   content hash  3bf8adfa1880978c
+#   text hash     018f51570e3b8752
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

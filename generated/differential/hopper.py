@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  913a3f2100b0ac1a
-#   text hash     e4aa5531d5b79c97
+#   content hash  95de6a8706c5cb36
+#   text hash     12b46934d1a6877e
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

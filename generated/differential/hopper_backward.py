@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  14daf898f34c6a3f
-#   text hash     a7a3d02729432f98
+#   content hash  ec5ab7b371a9e2f4
+#   text hash     4013af416c5d84cc
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

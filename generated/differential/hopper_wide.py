@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  cb9b0399bdfbd9ec
-#   text hash     04ab5ce9d26c7f29
+#   content hash  363919ec918610ae
+#   text hash     6494eab3b283b761
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5d7b4f2dd0201b85
-#   text hash     72b17133adb6345b
+#   content hash  f3a506ace1ccd09b
+#   text hash     4a175b6eac7685a3
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

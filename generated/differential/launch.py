@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c1458e8cc37c1471
-#   text hash     f35817ce532fac71
+#   content hash  44d292c2d646f915
+#   text hash     294f585265ce1689
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

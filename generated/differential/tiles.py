@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  29da0e3813799349
-#   text hash     23442be991181f3d
+#   content hash  b30e7dc52c9469b0
+#   text hash     5678fe379491552f
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4921cf1fb94aa1f8
-#   text hash     5456dd4d40f672da
+#   content hash  2d8c70a9c864c291
+#   text hash     d0c6847980e9055d
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a17c3ba98a1d01d7
-#   text hash     d38e28d73cbd5b75
+#   content hash  5b07cbe8a2ba4cf0
+#   text hash     8e9adca91fed8db4
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  dc56151374e6119c
-#   text hash     11750df4c350675e
+#   content hash  2f074c725ef623bb
+#   text hash     228ec18b724a96a2
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

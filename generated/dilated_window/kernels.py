@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8c043d8a24acb0e8
-#   text hash     7191c8313adaa3ac
+#   content hash  436cf193fb707fec
+#   text hash     73f05d374d56c366
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

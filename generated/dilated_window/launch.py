@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  92fd9e2744fd3cbb
-#   text hash     00ce338d39a9a95d
+#   content hash  699554864b2a28e0
+#   text hash     813abf22fb0da3d2
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

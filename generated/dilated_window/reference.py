@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  abd510d8935bef92
-#   text hash     44643e0dfea878d2
+#   content hash  f71c3d13d1f2b90c
+#   text hash     c2d4bc806b552180
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d27103a69f9779e0
-#   text hash     aa60b49ae690cbfc
+#   content hash  253e8afced9885a8
+#   text hash     202f6f97b68f7dba
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f7374fdc187c464c
-#   text hash     eabe44451cef8a30
+#   content hash  b24c2239af9b3a32
+#   text hash     66c6cf4a07be88ff
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  51c4c5d0365c2e3a
-#   text hash     4d0cb978c62482c0
+#   content hash  f1b109ead124fdb6
+#   text hash     31bbf80135280072
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  eee58673ba23422a
-#   text hash     4297676b24a2a401
+#   content hash  8e8274361e5cb7d5
+#   text hash     0321295ec754012e
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

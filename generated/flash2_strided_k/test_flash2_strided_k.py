@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  6d5f2948564e5e9f
-#   text hash     2f55bdfe4c9c5dfa
+#   content hash  daf1899f00e36cad
+#   text hash     07e607f14bcc6329
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b1a22494ee6461bb
-#   text hash     ae011280314e176a
+#   content hash  3f4175b15d3c95ce
+#   text hash     8b5e8c51d37a7df3
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

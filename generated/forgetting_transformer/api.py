@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2f5199d8d4691d0f
-#   text hash     a0aec15e41698476
+#   content hash  e3a78ccc365dc433
+#   text hash     db9162b18d67eb05
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/decode/arguments.py.jinja
-#   content hash  f44ef62beba1b820
-#   text hash     250928aeb19ef8e9
+#   content hash  0674a89bc78d441a
+#   text hash     0e2f16514fca0ec0
 #   render with   attnforge render SPEC
 """What calls of decoding give, checked beside what arguments.py checks, and what shapes it has for kernels.
 
@@ -37,8 +37,7 @@ class Call:
         # Triton's interpreter multiplies none of bfloat16
         self.widens = launch.runtime.INTERPRETED and q.dtype == torch.bfloat16
         self.attend = _in_float32(launch.attend) if self.widens else launch.attend
-        self.find_alike, self.is_watched = launch.runtime.alike, launch.runtime.is_watched
-        self.planned = launch.runtime.planned
+        self.runtime = launch.runtime
         self.longest, self.max_seqlen_k, self.split_size = longest, max_seqlen_k, split_size
         self.seen, self.size, self.v_in_k = seen, size, v_in_k
         self.scale = 1 / math.sqrt(q.shape[-1])
@@ -140,12 +139,12 @@ def remembered(calls, check, given, numbers):
             # lengths that never come again
             calls.clear()
         calls[key] = call
-    if call.is_watched():
+    if call.runtime.is_watched():
         return None, False
     if not any(x is not None and x.requires_grad for x in given):
-        within = call.planned.depth > 0
+        within = call.runtime.planned.depth > 0
         if within not in call.alikes:
-            call.alikes[within] = call.find_alike(given)
+            call.alikes[within] = call.runtime.alike(given)
         call.alike, calls[None] = call.alikes[within], call
     return call, False
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f1c8d62ad6705561
-#   text hash     a9a8acd01fae5b13
+#   content hash  08d2a7082922af87
+#   text hash     eabb2150321f2da1
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

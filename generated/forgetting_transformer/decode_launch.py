@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d4d9d1699e891704
-#   text hash     2f2c028cc6419a88
+#   content hash  96bc62d35ed55298
+#   text hash     1281dcd5016600c4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  08865f4f2cb34ab1
-#   text hash     10b1df97c57bdd91
+#   content hash  ce138b55910b007d
+#   text hash     16873ee7ebb95701
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  31d976f522fbc3c2
-#   text hash     26ea478f6f39172c
+#   content hash  5a30955db2e0fc2e
+#   text hash     155661eb21e630f0
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4e8db773a9a095b0
-#   text hash     2bc8e5ce808b8a8c
+#   content hash  8adff27a406a9276
+#   text hash     f630d1baeb16031c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

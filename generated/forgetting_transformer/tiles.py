@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6abecf1914a59ae0
-#   text hash     9555a97327f9e323
+#   content hash  a3e5cd8f2012a357
+#   text hash     8d2cd4928e442b6a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0ed1e27fcad7dc73
-#   text hash     c0b294752fd4d96b
+#   content hash  fd274757df9d704c
+#   text hash     699bbc1ecdd70486
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  74ae5681a431d677
-#   text hash     86a829da39768c19
+#   content hash  a5596b533d87dff4
+#   text hash     9c604a11eba8167e
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  9bf79d9acf26cc48
-#   text hash     5540299c8875e15c
+#   content hash  b3374ebae0fc21d5
+#   text hash     d2a8cddea6d2628d
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  fe7643dee7b6a47c
-#   text hash     4f90762029fc8b93
+#   content hash  4d16478190b49082
+#   text hash     6d7f5a72d486cf36
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

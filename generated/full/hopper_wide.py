@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  49f2b0a12ae5c5be
-#   text hash     bb09c38f3906f5cc
+#   content hash  98a07eb7b291b966
+#   text hash     2ec5035afa3dbfae
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3763ef066073e127
-#   text hash     e0ff7a4e8a41a01c
+#   content hash  2a172f324bb8cb5e
+#   text hash     fb82dc7a9cf7e301
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3562c72424954d8e
-#   text hash     fb291eb02fca9bdc
+#   content hash  d5a6b24189f104f0
+#   text hash     6648b0dfe7697da2
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

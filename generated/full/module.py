@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bd3f5bc5a30b1b57
-#   text hash     ccfa58dab6853072
+#   content hash  57da7251dca88b69
+#   text hash     e9d3a63866b4ed4d
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6160e070cba60c85
-#   text hash     8beb0d1b1ce2644b
+#   content hash  adc3ea648cee53e5
+#   text hash     56dbe477363586c3
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

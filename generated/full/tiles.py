@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  51850bda757c0759
-#   text hash     6f0f4770c5f4555a
+#   content hash  50178aa42a873424
+#   text hash     58f619bcd35571a2
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  467a7d7fb73d2937
-#   text hash     0b5c3fcffefcea40
+#   content hash  f882f61a0c7a4ae1
+#   text hash     5c8f452d37cdf0f2
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6ab5bab69e4475a8
-#   text hash     ca7eca8523f20352
+#   content hash  028e3f8eef2d8d64
+#   text hash     7d26963d2516d4a3
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bc842ed9fdf31e1e
-#   text hash     62dbee2262b07364
+#   content hash  d9a25160d3e8d036
+#   text hash     87201d639ed6c5cf
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  01c99e4affa5ba1d
-#   text hash     4984baa684f97de2
+#   content hash  6ef3b16595a9e487
+#   text hash     e6aec747443b3e92
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1bf936e601e1955e
-#   text hash     8db92321c26ed2b3
+#   content hash  cdb11b7affab9e12
+#   text hash     9ad25cb7d6b75f0e
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ad3cfda94560bd54
-#   text hash     06ab53c60b7fe322
+#   content hash  fa887fabc72f26da
+#   text hash     226a053f368af2dd
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b5c336d59f9c3fb6
-#   text hash     2a6ed18918cd0e5f
+#   content hash  dc80e7de9099b280
+#   text hash     5ff7b4877fa0a64d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

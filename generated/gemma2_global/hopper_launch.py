@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d2388ecc676fe44e
-#   text hash     8606a7f3972c1782
+#   content hash  bfa1ef5b5c68b918
+#   text hash     b61708e52afdd451
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

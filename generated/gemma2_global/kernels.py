@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  164f1b4e28c15b93
-#   text hash     a6de2c25e3b7ef3c
+#   content hash  bca2dcb4c1263cf4
+#   text hash     d4b42b5864c12c43
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  27cbf8fbe2704e84
-#   text hash     f5be1983bb731eaa
+#   content hash  8a9bef99e37c536b
+#   text hash     0ca24e0ec93774e4
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  593a718152c7a9e6
-#   text hash     887db700f62e8a0a
+#   content hash  2c0a7fab759bde8f
+#   text hash     00dae5c2c59e16a2
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d54581b3958363b1
-#   text hash     fbcd8ec467041bd7
+#   content hash  abb72ad9ef512278
+#   text hash     4d4c5c78134ab9aa
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

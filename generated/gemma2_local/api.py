@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f36b52c6c62ffde6
-#   text hash     8390c23c733e3510
+#   content hash  e169017f4eee9b33
+#   text hash     ceded60886f5d227
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6e7292f379690458
-#   text hash     2de6e9b3c2018ed3
+#   content hash  21edf8d430af04c9
+#   text hash     fe12c0909829af86
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

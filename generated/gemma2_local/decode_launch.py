@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  cbc1f6f41623dbd5
-#   text hash     e08504e734119669
+#   content hash  e61fb49491d013fa
+#   text hash     8ba5229cd4d37393
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8745b91377eadaf0
-#   text hash     50febf052f86034c
+#   content hash  5fdd29a1f713ccd4
+#   text hash     2e6fb47c46ba200b
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

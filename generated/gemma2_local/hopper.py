@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  dd33c02da64d90f7
-#   text hash     a2746c9fca6a20ce
+#   content hash  87e384499bccf12b
+#   text hash     434cf224ad7c0c4b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7694f5c70458072f
-#   text hash     d206489ef332ccfe
+#   content hash  ad5634c8a8ef2aa6
+#   text hash     34c3832d7b9fe60e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

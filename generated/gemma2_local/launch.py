@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  b57f43009cd6b0a1
-#   text hash     957850b3c5b766dc
+#   content hash  15ad3b07d7d15775
+#   text hash     26fa4183be518ce6
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

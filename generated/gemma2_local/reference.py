@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ea2b2526b9e4fbca
-#   text hash     97c53740c6878120
+#   content hash  5f861d044f505650
+#   text hash     fd2e5b89fab9c8c5
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  fd8ddb89cef0fee8
-#   text hash     85748e2e87bc05e3
+#   content hash  bc65a9a014cc6954
+#   text hash     227d55033d9453e1
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

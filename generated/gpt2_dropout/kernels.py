@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2e357791a2770ea0
-#   text hash     7bdbf480ba5399f0
+#   content hash  ab4b3066cdb1f327
+#   text hash     f2a69d26d06b56f1
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

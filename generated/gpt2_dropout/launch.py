@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  679a6cdc032e9ef8
-#   text hash     e72d7a01c416b6cf
+#   content hash  1d9c5085dee49ece
+#   text hash     f8b1f23599a07496
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

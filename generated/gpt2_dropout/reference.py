@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5be3c9c48af5d458
-#   text hash     26ebb7a545159be6
+#   content hash  d8f9fdadaa450ae7
+#   text hash     f6d3e4949c527518
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

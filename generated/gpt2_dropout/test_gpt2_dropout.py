@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  4c6c0746273a5878
-#   text hash     6312ca5df89aaf79
+#   content hash  ebb292c8ac6c18ce
+#   text hash     90b55003e4585c75
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

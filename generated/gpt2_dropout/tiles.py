@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c13bf3cee7dfa048
-#   text hash     74ea8af18eb26d8f
+#   content hash  661b09ee3ff3f640
+#   text hash     ae8987a416138eb2
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

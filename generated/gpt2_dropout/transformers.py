@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  4af28577fc30f01f
-#   text hash     e96345c2fb50d9d6
+#   content hash  dcd4cf0b660f062a
+#   text hash     a65836c4a2c4cefe
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3db497db676d2f31
-#   text hash     02c688239ba3d489
+#   content hash  2592f6553cf2620e
+#   text hash     4f64705d4540da40
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3850a8facac7c26f
-#   text hash     e3acd69e52404ae6
+#   content hash  93f0227b378299d9
+#   text hash     a1575cdc06453424
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

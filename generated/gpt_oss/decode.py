@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  53f06cd3fc29b6b3
-#   text hash     f7490a44757c6afc
+#   content hash  d9b438c8720131b8
+#   text hash     2672ede50ab845e5
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

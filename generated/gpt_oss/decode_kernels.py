@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d8116b0e3b2d8f62
-#   text hash     f389d5858cccdaa4
+#   content hash  65872d4e10ae4266
+#   text hash     c516da7f9be53784
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9f9f361f8f42b784
-#   text hash     0976b41c270c2801
+#   content hash  5476ecd7babbdba0
+#   text hash     da7da4f9a7841c46
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5906ec85cca550ce
-#   text hash     4915c92d64377ade
+#   content hash  70c8b096f2503a7a
+#   text hash     c9d26442d79c8050
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6fe27f7669a568fc
-#   text hash     e5003ca3e611406c
+#   content hash  6b505542c33e9d98
+#   text hash     f22edf4735a6eb8b
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

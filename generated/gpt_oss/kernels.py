@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  13c3f738cc0c1003
-#   text hash     7547d5e36330f257
+#   content hash  716f8ddd707fcfcd
+#   text hash     fa1fd010c373db13
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

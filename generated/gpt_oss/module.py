@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b2127bdb7b148d26
-#   text hash     e233d9759e469c82
+#   content hash  73642866ca95f902
+#   text hash     ad029f1fed1a0ac4
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e7cb3e1927c7e256
-#   text hash     08c993b4c51e502e
+#   content hash  371e66c1d01aad89
+#   text hash     6f342674007cda2e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f3edb8f0fa8341ca
-#   text hash     58ded6e5b759f961
+#   content hash  617a70dd7c92eba2
+#   text hash     b8de7ae1d1ad89cc
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

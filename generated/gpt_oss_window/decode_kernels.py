@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ac7d5c8f6330cedd
-#   text hash     9d64245d5adc110d
+#   content hash  d57106a0d9ad362e
+#   text hash     641feeb8702d11f4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

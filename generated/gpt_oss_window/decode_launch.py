@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8b89f86e939026c2
-#   text hash     36a3a788de531735
+#   content hash  c961eae29678c850
+#   text hash     7cfd57b3d539aca5
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ab5e84e40190259a
-#   text hash     56b4265adafd86e1
+#   content hash  02899ec3def4c222
+#   text hash     cbcbc8cd39532c30
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

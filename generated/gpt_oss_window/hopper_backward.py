@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  772b90bb550bcf38
-#   text hash     df0f5954e9895ea2
+#   content hash  4a858b2ed10a443e
+#   text hash     958eade47d2881aa
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e0165992094f36f4
-#   text hash     34be20765258a925
+#   content hash  7b5c36d7758a8061
+#   text hash     101c6b2967635ffe
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

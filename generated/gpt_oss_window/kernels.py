@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  39d4c2ec522ad09e
-#   text hash     b8a5e5a0e3d81f7c
+#   content hash  709169213b202b84
+#   text hash     f8b5678bed57f9f9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a7e409a5652a7432
-#   text hash     f29b1dc757485747
+#   content hash  f49175c2780f67c7
+#   text hash     3b2c5d3565781bed
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

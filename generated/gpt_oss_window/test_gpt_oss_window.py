@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9e9b40c4868a80d5
-#   text hash     001d4af8614f8d9a
+#   content hash  33f79e2d7e73da42
+#   text hash     8acdd68861aa2b9e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

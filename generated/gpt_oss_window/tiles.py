@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  57b5e37c1bc76057
-#   text hash     cb9a2be1b5d012a9
+#   content hash  5ac8369d29468585
+#   text hash     f841813963bc72b4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

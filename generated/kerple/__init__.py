@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2e3b9c9a441c2002
-#   text hash     13aa244f18c9ac73
+#   content hash  ef2d492dcdf28077
+#   text hash     2ace7f85f6cd1efb
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e5bc8805605767fe
-#   text hash     b2a601dd03cf13e4
+#   content hash  c1f9eab27632ebf6
+#   text hash     c0e82612ddb7fa1d
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

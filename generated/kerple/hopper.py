@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9a4ab8b8830df047
-#   text hash     ca3fdc9a2f5886ec
+#   content hash  c29ade9cf63c8752
+#   text hash     9f7f22dd79c1d6f7
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  87ccc0751cb720b2
-#   text hash     dfa274ebd3b207a6
+#   content hash  d6f41d343f2d2199
+#   text hash     ac1bc6e2fbbe2b32
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

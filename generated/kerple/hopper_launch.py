@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  23b2cd0eb46a3fcf
-#   text hash     4d135c110b87e7a7
+#   content hash  5b37fcd45222a409
+#   text hash     9860e1d4141cacfa
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

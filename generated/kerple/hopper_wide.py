@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3ae3c0850ec190e9
-#   text hash     3f64675e49ae68e7
+#   content hash  9bc2ee5ba59b95f3
+#   text hash     1e173aabcc56dd2b
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5649f4f51d1e5493
-#   text hash     1fa6df3b6b44c686
+#   content hash  88d4b1c145dac840
+#   text hash     9d55d2e3a11364fa
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a484bde43d6c5604
-#   text hash     9827e5a783e96825
+#   content hash  78ea2188e46ac99f
+#   text hash     93cb598494d11be2
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

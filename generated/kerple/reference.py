@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e9d667ead08c03ec
-#   text hash     344a9a6ef40e4a6e
+#   content hash  de262b5cfca97159
+#   text hash     1a4dc4aa6379a804
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

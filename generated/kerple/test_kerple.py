@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  757b920996de2939
-#   text hash     f9daf4999420995c
+#   content hash  c9c446c462d6c774
+#   text hash     3ee4200344b6ee62
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

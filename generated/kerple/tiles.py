@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  87a592568acf2f7a
-#   text hash     aa081c1c4ecb5452
+#   content hash  ac8ef6ca197571c0
+#   text hash     f2bdfd078d95421f
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

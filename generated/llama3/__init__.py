@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f5131a134596cdc3
-#   text hash     5d5e69c4e4a18232
+#   content hash  d8a0836f711a0446
+#   text hash     966560669b930de7
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2d90d9b4e6afc1f8
-#   text hash     aa5846ff736cb242
+#   content hash  902c66f433b8088f
+#   text hash     3ed7d8c3d2e5f993
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a10f31ab05090540
-#   text hash     ab7a6986c48d11be
+#   content hash  c4b59bc89b9864f5
+#   text hash     24c89e89e01c377e
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3c0775217d5d8043
-#   text hash     c3fe12c9fbe78ae6
+#   content hash  78db93ffefb815e7
+#   text hash     f5b1c54434a682ab
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

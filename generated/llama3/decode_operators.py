@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0431ff7af86ff340
-#   text hash     89f4bf457a56f192
+#   content hash  e1f4c86d0a1495ab
+#   text hash     40e6773ce10b3621
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e3cda6ed3cd5ff70
-#   text hash     8c1b3a56a462a54b
+#   content hash  bff3d35eddc5e801
+#   text hash     dc584c3900b172a2
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  67e37f11e9e6e7c7
-#   text hash     75a0b5bb00dd914f
+#   content hash  5eacfd563abd2e37
+#   text hash     58fa431222317c2b
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ab3e1e387055d4c4
-#   text hash     fef9dadd046701d5
+#   content hash  7b65987fda81cbd3
+#   text hash     dfb36acaf80f2304
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9ec3b47c7c600aec
-#   text hash     2cdddff71528c381
+#   content hash  9ff58ec7ba5ab03c
+#   text hash     16fce9828fb77246
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

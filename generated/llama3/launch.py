@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  224d4283b7b77710
-#   text hash     d35a337ed87ff334
+#   content hash  3b78a5d83f824937
+#   text hash     776d1038ffaafff6
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

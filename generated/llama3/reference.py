@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c2e9bd635f08f79a
-#   text hash     e334a7b8f6e35965
+#   content hash  4e55c52e7bdde148
+#   text hash     d24887fc853cf9f2
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

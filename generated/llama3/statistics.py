@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e00c3b5eec5812c5
-#   text hash     1ca071c9b2726841
+#   content hash  68c76eecb505146f
+#   text hash     0fb627bb8bcbf2a2
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  cbede1b8bc13ab56
-#   text hash     39d055b2eb308835
+#   content hash  14a8b1945beb0897
+#   text hash     fb5d4a9e69b2a3a7
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

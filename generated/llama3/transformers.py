@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  bf116694e8c073ca
-#   text hash     17bf791bab215cb3
+#   content hash  ce9001fef2e7a28c
+#   text hash     7b3b177c03c64943
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  906243b01d89efa4
-#   text hash     76046ef3a53dafff
+#   content hash  890787c7ea8c4108
+#   text hash     0ea1a18b3b3e5d32
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

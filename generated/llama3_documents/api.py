@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  6acc6b1449e43f27
-#   text hash     ad5e4a778c697328
+#   content hash  f88c800c0e4b105e
+#   text hash     f083db9e9126a5e9
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f4da665669cb7cd5
-#   text hash     e442da4da8d8f7e3
+#   content hash  d210c332f2a970ee
+#   text hash     6dca39e53a7a9019
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  6405ee46d3bee03a
-#   text hash     979a93a3568c2b1c
+#   content hash  d840131b873f10f0
+#   text hash     755c2cd9fe43f50d
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  14331147b45553e4
-#   text hash     4e6898cf496cb588
+#   content hash  ae37c54e2b3f4659
+#   text hash     526841ad2ba82d9b
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  671a0ce07eac5f52
-#   text hash     df11377d05c512e0
+#   content hash  7166549858a5a2f8
+#   text hash     ab08a5317edc5a08
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

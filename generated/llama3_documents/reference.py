@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  66c4b774b2ba9b3a
-#   text hash     6cf23181e782addb
+#   content hash  60c798d69c9a733d
+#   text hash     cd53c11205de3788
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

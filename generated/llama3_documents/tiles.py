@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  6a9587f6232352dd
-#   text hash     23d20e38b4a16035
+#   content hash  a95ded86f9f19e13
+#   text hash     0b8a1f06761041eb
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  35966a4a809c1380
-#   text hash     cdf28a3c1262253c
+#   content hash  9dbd84feab8df996
+#   text hash     33c435450f3f05bf
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0c6b5740773c520b
-#   text hash     5ccb372ab455e8ee
+#   content hash  dc11339b7349cd7a
+#   text hash     8391761d7c0f76b0
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

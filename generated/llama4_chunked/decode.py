@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b02659633618fe2d
-#   text hash     552b0970c3e75658
+#   content hash  a7a1ae75680a0dea
+#   text hash     637ce701ca9a67dd
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

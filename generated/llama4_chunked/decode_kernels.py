@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  31bc4231a9d25b08
-#   text hash     41213e760759affc
+#   content hash  f2056d86cd9014d8
+#   text hash     0212c42d0969e886
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  43510c61dfea0d5c
-#   text hash     7b84225e6991ce69
+#   content hash  bc0d005fb324a448
+#   text hash     c055dfa5547114d1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

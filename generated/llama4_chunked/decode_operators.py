@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  63f275f3b18ad531
-#   text hash     353f4cc316eb564b
+#   content hash  f488e61be39dc8b1
+#   text hash     00bd73f4efb40ba0
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1f85743ab0390353
-#   text hash     8d13c0216cb0c0aa
+#   content hash  fdb9eb27d7a0fdc4
+#   text hash     104302db60522afd
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

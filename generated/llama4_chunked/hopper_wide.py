@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3bf799ce267217b9
-#   text hash     ca70cf1ceefb28ee
+#   content hash  0fdcc3a3b13209f9
+#   text hash     ae4b9e9a92a2c70e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0c4ed0d18a14073d
-#   text hash     799528038be9d21f
+#   content hash  4fbf7175b54c5c0d
+#   text hash     fe55c252d7ace57b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d2ec8675a43cbb19
-#   text hash     e8ff382e13ffa50c
+#   content hash  235c02e31c9864e2
+#   text hash     240331083453ed38
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

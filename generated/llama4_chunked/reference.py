@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  04d3600c1097ca94
-#   text hash     ce2de9603aa6cfc1
+#   content hash  d99e8a127f8ebc3f
+#   text hash     ceab7c7ad870a9c2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

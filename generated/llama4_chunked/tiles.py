@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a91957b5b0e176f3
-#   text hash     a81a861a9799804d
+#   content hash  a918e150e814561e
+#   text hash     272ddffdd734871d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b45f1e81a403da6f
-#   text hash     e946fd81df6eadd2
+#   content hash  fe4c5eff0b694496
+#   text hash     b10815e5661d21fe
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9dee918422017483
-#   text hash     abd8a97b26efe461
+#   content hash  c349343c4119e419
+#   text hash     0c7213149a4e79d7
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

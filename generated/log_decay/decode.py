@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2dbeb54a7dec645e
-#   text hash     59d7ea77b2dc3f9d
+#   content hash  5a1735259c47dc41
+#   text hash     281ad05f39ee526e
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  18926785100d1993
-#   text hash     1ae1889e1cfe38cf
+#   content hash  ec5e2365850ccf83
+#   text hash     09c654e93faee550
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

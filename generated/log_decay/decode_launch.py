@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7fb020693fc02292
-#   text hash     2d1a2ba6baa830f1
+#   content hash  9221b1783293877b
+#   text hash     db3a2d3edd755aec
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

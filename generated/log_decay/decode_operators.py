@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  17554e2af27e4a1b
-#   text hash     50c74aa3fdee09a2
+#   content hash  ea6c27bd9e402857
+#   text hash     a6e31d9a274612b8
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

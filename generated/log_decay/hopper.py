@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  584c765d95b2136b
-#   text hash     ff7444f46be88e14
+#   content hash  15856efed5a4582f
+#   text hash     80524bc76e67a7f1
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

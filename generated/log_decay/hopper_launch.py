@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  006c671634ffa0a9
-#   text hash     c177053f4ea5308e
+#   content hash  c92add25f44bdbe2
+#   text hash     e8faddfb0e10e26a
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

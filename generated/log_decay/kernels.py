@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  94d0c135e8ce1d1a
-#   text hash     e5a9e9e5d3512bee
+#   content hash  de839992dac12a83
+#   text hash     4a8f19886b7092cc
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

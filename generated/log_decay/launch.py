@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  820fefa24789127f
-#   text hash     58dbfefb75da2301
+#   content hash  91ea527b0c6e50d2
+#   text hash     897e07def568f12a
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  17fe7fb9d43c3385
-#   text hash     42257cb17e269b92
+#   content hash  c175cf32b7b31afb
+#   text hash     29daedc0c048c074
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

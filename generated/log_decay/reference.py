@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2b3ffab08933eaf6
-#   text hash     3f27c17ff047cafb
+#   content hash  5057b5373c426b23
+#   text hash     9902a266cb15bb1d
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  458f2ca40bf77b0c
-#   text hash     4027183311635deb
+#   content hash  cd5b975f4397c38c
+#   text hash     6f892a302f828c2b
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a9e50674f9d116a1
-#   text hash     10794c77ddf7e838
+#   content hash  383fdc431feee84c
+#   text hash     8a0c834cdbdc3032
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

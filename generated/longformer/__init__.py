@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  191c6dbdfdfdae6d
-#   text hash     1eb0ae9bcfe8bd3b
+#   content hash  a4f4aee23618d7b6
+#   text hash     6d82517e8e15073e
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

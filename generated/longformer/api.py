@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  89df050463be42cd
-#   text hash     bce33108b8bc4155
+#   content hash  932a952c23d875a5
+#   text hash     63e0ef16615d54d7
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

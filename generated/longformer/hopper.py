@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  103f7901e6ce8525
-#   text hash     66bbcac412f4c9d3
+#   content hash  d9b0d3f150bfb21a
+#   text hash     892d75f147906fec
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  665e547e28f19d81
-#   text hash     c1e1852ba6833853
+#   content hash  c67a8319c54c9565
+#   text hash     f16c341a75bb0373
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

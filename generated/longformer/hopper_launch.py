@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6c6a3ffd1943712c
-#   text hash     0d0347d4bd45790d
+#   content hash  a8dba8687d5b7b07
+#   text hash     16a6189da2869f1e
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

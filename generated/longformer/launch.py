@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9229e20e53c3e70e
-#   text hash     a05fba552938e787
+#   content hash  63f2e5c064ac75be
+#   text hash     de13649b16c06296
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

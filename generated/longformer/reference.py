@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f13d7481a3dde239
-#   text hash     f68c4b9b72f29239
+#   content hash  6170d20b8fffdd5e
+#   text hash     bad334a8ee7cdb51
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4536a68eade5dd6c
-#   text hash     99022c0fd112e446
+#   content hash  165af96076e41b04
+#   text hash     6516c181206f4ab7
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2d6989188a3c83d7
-#   text hash     a931754a431eb5e7
+#   content hash  469014a5fe708ca3
+#   text hash     d870b909c329745c
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  949a8b709fd780be
-#   text hash     ab7548264c09e9c2
+#   content hash  ea317d3b63af08c4
+#   text hash     c0422167701360e6
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  482cffaab1b4404e
-#   text hash     058693fa051bf12e
+#   content hash  00bb44c767b6191b
+#   text hash     d7242beb87853043
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cb34dddae7a22cbb
-#   text hash     524f0de0de6a1cdf
+#   content hash  8d6322b643502117
+#   text hash     3044f601f45b5ccb
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  dcbe5eca9bc1f6a2
-#   text hash     0a933738f95d72f0
+#   content hash  93cc40dc07225f9b
+#   text hash     78dd99bf515d4415
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c4f9546131ef0e28
-#   text hash     ecb4e67c14dc79e8
+#   content hash  7bb75752aabd846e
+#   text hash     264cf9bb098388f5
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  98f739b11822de38
-#   text hash     389f0f4af2956bff
+#   content hash  e2afe0865ee1ce0e
+#   text hash     ba9a796791c5407d
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

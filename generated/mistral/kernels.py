@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7d4decc88b46b83d
-#   text hash     d3718b9d80e9681f
+#   content hash  c376b7d0863078a7
+#   text hash     37b398e72d23e0d7
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7c7698b54b5f97c1
-#   text hash     150fc533a036495a
+#   content hash  000155bdecc991b3
+#   text hash     8eedbc8dab980889
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c8df9d14dbd7411e
-#   text hash     bc9718eb1cd1f033
+#   content hash  43ed1b807b7ea1a4
+#   text hash     c61db6b5b1538492
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

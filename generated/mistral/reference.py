@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  410c20fca743d621
-#   text hash     13b1a20ff3b36dfe
+#   content hash  679c3ce659d1708a
+#   text hash     64d79722a030199c
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

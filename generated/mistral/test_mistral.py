@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  77ea4a33040c0516
-#   text hash     d08c42f0432a23b6
+#   content hash  83fa4962783497e4
+#   text hash     ba63604f437fa483
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

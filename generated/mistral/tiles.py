@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  44ff89cc450b753f
-#   text hash     3255525b0e0a0097
+#   content hash  44e84ece36067f29
+#   text hash     bc97a73407eb766e
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

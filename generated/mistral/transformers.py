@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  14edaf8f124ee7ad
-#   text hash     083fa3ccef1e212b
+#   content hash  c2d74433508a6b4e
+#   text hash     67bb3a9bec120d25
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  00638b9df13eb831
-#   text hash     57e00c5b22a8d04a
+#   content hash  da1f83c0cd43c73a
+#   text hash     3aa5f20a04e41547
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

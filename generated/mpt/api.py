@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1f56a1663de53d55
-#   text hash     92d81ee0c3dfad62
+#   content hash  e65c9e397196839d
+#   text hash     8244b4b9a5bf0ef3
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3c7957ecf7f23967
-#   text hash     224f8f18f32da77d
+#   content hash  7536be37bb4b9aa2
+#   text hash     8d4fdc89efbd2d21
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d9862e71dce84fe2
-#   text hash     17cfc55935c35052
+#   content hash  282cc97297c601e3
+#   text hash     082244f922b68a94
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9169f6518ce10d67
-#   text hash     cd0d0b0aed2d67ae
+#   content hash  1f5f48915901833f
+#   text hash     64470ca8d0acda63
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

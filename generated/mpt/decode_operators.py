@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  633fb3a404a5dca5
-#   text hash     f25869601806a1e4
+#   content hash  804ca6f6899071c3
+#   text hash     71180d4030b215ea
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d50dffa33f0b3a57
-#   text hash     2ed86b2baa63ad29
+#   content hash  17f15ae89980d2ef
+#   text hash     1a80d550d432d431
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a86a4de1f932d34b
-#   text hash     e051e157df417d89
+#   content hash  0515682236006044
+#   text hash     4b8eb27a25f6a95f
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

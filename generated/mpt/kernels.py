@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0f5ee6bc3b6fbef9
-#   text hash     f29e2e74d5136ad7
+#   content hash  6fdd81e51873096e
+#   text hash     d85174e5e254060a
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

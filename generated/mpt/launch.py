@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  284f08436efed7b2
-#   text hash     1b2d7487d62463d0
+#   content hash  2a7b00cecb1bc7df
+#   text hash     c38fe84568ea282c
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8d6d9af982bdb63a
-#   text hash     acfc32f2afa9a12b
+#   content hash  a31dfb4622ed1779
+#   text hash     9d14951939854aaf
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c0ae9dbe477b711d
-#   text hash     825231812cc33bb6
+#   content hash  923e04ff6c61e689
+#   text hash     e9e13af6ee30dccc
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  bd85087d1f19f409
-#   text hash     2af4aa79bc5a0003
+#   content hash  b5478e09a61351ca
+#   text hash     3ec31aeb207f4ace
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1d22a9b0731d95c6
-#   text hash     062e8c335697f314
+#   content hash  9482aded73d51a79
+#   text hash     ed00bc8ba0cb7fac
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

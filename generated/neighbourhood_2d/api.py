@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c6366f52ff98bbb1
-#   text hash     1aad8ef5b0e6f2f5
+#   content hash  c4fdb61124fade0b
+#   text hash     4d5ce252a39be341
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ec5f1c1ee99e21de
-#   text hash     131ef96bd607f74c
+#   content hash  744da82ac5543b98
+#   text hash     2a56a8ff67cb140a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  8d32d8742c665f76
-#   text hash     9b2ffb4597aabd2c
+#   content hash  36eddadada8d8420
+#   text hash     085906d9c79fd02d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

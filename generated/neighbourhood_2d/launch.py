@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  31b5147e1400c712
-#   text hash     dd7a271dd02f7d55
+#   content hash  c5c98f4745d913cd
+#   text hash     2b513293f2b7a587
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

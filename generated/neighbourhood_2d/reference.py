@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e844d4e44cd763ef
-#   text hash     59c56dd11d74a082
+#   content hash  b95994778c675270
+#   text hash     b6cfc1c56ba9e787
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a562d6969fd961e8
-#   text hash     7785c918d9465344
+#   content hash  0b156cde42977470
+#   text hash     4ca79c1d6f662e14
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

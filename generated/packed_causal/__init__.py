@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5f2708cdf4300a1a
-#   text hash     e912ade706ab9c6f
+#   content hash  fe7950e12cd6fc82
+#   text hash     912617760f9cb50a
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

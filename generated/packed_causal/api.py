@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0057dbfe65d228dc
-#   text hash     45c8d435dbf10a05
+#   content hash  2177f8e0ebea0eb5
+#   text hash     08797506c3dbb5f4
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d5754671e9b8ea7d
-#   text hash     fdf3d8b2ceb96ee5
+#   content hash  be5e4e37835f6ff1
+#   text hash     1db99d1c2666a0fe
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

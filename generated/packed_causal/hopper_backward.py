@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4b0877e3e74c2c12
-#   text hash     7b555e59912b34c5
+#   content hash  a13561b83bb2e37c
+#   text hash     63635b9fdfb13b6e
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6de750af797f3033
-#   text hash     8e52c61e2dc806ae
+#   content hash  8e45eafd7aefaf4c
+#   text hash     188b9f532f9d6203
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

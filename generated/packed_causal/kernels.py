@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  fd0f634e7093f850
-#   text hash     5607bb4448f8cfea
+#   content hash  7cb2a1f2a65675a3
+#   text hash     d9f3f389fdaaf8a0
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ed7380307a78ef31
-#   text hash     9c462228d94af56e
+#   content hash  36ede313fa09c25e
+#   text hash     eb585319f138f7d4
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

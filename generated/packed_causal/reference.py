@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1bcad9368b8a4c05
-#   text hash     17d8fd910aefe7d2
+#   content hash  ca57b55daa8654c5
+#   text hash     fc2069535827b82d
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

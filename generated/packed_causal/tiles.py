@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  aa4d8b5fa6fa92fb
-#   text hash     27e0b1abe978aa22
+#   content hash  1d3eddc08c0d6b45
+#   text hash     2b779411b0889b58
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

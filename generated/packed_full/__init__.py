@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  52204bf157913efd
-#   text hash     ca44e0b559e10d78
+#   content hash  bcb78fa836b51155
+#   text hash     65dadb88ca76f4dd
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  fc98f8c88325aecd
-#   text hash     6e1b9c2aae46be15
+#   content hash  7b03f1fa4f962c1d
+#   text hash     cd35aac56ef4f1e5
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  77e0f78b8086965d
-#   text hash     fd825d7c233769c4
+#   content hash  6b0edffc6698c2ab
+#   text hash     929c0d15a5940132
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  37d73f1542f0b412
-#   text hash     a375797a1f55540f
+#   content hash  9ad9ae4b69e821c0
+#   text hash     32b471e9e71adfb7
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

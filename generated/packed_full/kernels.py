@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  dc37b7eb10d75f0d
-#   text hash     220da431c4be68c1
+#   content hash  2ea2c489eaf24d26
+#   text hash     87950ab6ba84cc46
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  718b4dbf166f4e37
-#   text hash     73c3c8f80607ce08
+#   content hash  027a2e92402b0aa3
+#   text hash     69ff9edee5fa88c8
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

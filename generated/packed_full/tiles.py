@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  25348934a9af7716
-#   text hash     70ed7fbdcf569e39
+#   content hash  13c79cf4fb060b89
+#   text hash     7b9d9dfc372cfa66
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  9317d96e8313861e
-#   text hash     f134d7116fe10c80
+#   content hash  9574067629a0f4bb
+#   text hash     e0832be4f40c8840
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  dcae0f984d3c0257
-#   text hash     b3316e181e777f75
+#   content hash  2e4f6544d7efa673
+#   text hash     c0222ccf4e97f0bf
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2d04cc2bee3f500e
-#   text hash     6d07fc2e094aa289
+#   content hash  bb71525167b88336
+#   text hash     7c7e5dba32e8de62
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

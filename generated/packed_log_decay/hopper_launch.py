@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3aca95290a8cdf8e
-#   text hash     043d9c17a8d53a63
+#   content hash  39a008545ff2d842
+#   text hash     8e57d38254280f70
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

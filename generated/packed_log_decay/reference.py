@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  cf071fc73f72ec0f
-#   text hash     da798834415d7f94
+#   content hash  8d897a3284af853a
+#   text hash     806051b1f3717bce
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  168a1598c4714a2e
-#   text hash     bc4f608a371f87b4
+#   content hash  3228616372043999
+#   text hash     229d25aa6c5e0a7b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  55364c0b4b2dbe54
-#   text hash     db5f048f2cf12a32
+#   content hash  16610f005f41f1b6
+#   text hash     9d60f7606507cf16
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8f2601b2b5ecde71
-#   text hash     b33dee659aa0fc39
+#   content hash  05c089626425937c
+#   text hash     e2fdc41957a82e96
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c8ef55aebeca7bd2
-#   text hash     a55a2c6db9853ab0
+#   content hash  d2e1a45806fb75df
+#   text hash     48d43729569322a4
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

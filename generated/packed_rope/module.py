@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f52b52699e47d931
-#   text hash     92901a5bbdb470e3
+#   content hash  f3c2208020f35c2a
+#   text hash     116c9221f58176e0
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

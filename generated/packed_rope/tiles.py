@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2cb816e1c8e98baa
-#   text hash     f1fcebe797e8796e
+#   content hash  ac3ce6484588f852
+#   text hash     c9a09fc663b8710f
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c03b006ddd887ab5
-#   text hash     2b9990344fae218b
+#   content hash  520673233d78b17b
+#   text hash     ec82cf9255a08a62
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  91e452a0f193119a
-#   text hash     6a13759e3c569085
+#   content hash  becb8c7535b5194a
+#   text hash     9f850de09524d602
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

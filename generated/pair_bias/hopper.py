@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9b9c244af0e85abd
-#   text hash     6d102d64fca3fce9
+#   content hash  803eb4440d1b2eeb
+#   text hash     9e8c727674aeb9a0
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

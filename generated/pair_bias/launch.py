@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  545d371391588596
-#   text hash     4a660ea2d25768b1
+#   content hash  4f6a51f414fb40c7
+#   text hash     50a070a23354c193
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  696112325514e952
-#   text hash     6523b2fbc1759eb5
+#   content hash  6b19c0fb0924a3a0
+#   text hash     8571768db6a80290
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b9910ff656c52725
-#   text hash     8704b5c8e2151357
+#   content hash  e276a0339f9273b3
+#   text hash     0ef0d6897a5ea76a
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  fbc1dfe893c11f03
-#   text hash     c547da65305429ea
+#   content hash  2eb17476e290cf5e
+#   text hash     33b1ebc193f44efe
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ddab4a72df305455
-#   text hash     46fb10bf4fed1499
+#   content hash  538cf508649743ab
+#   text hash     8767458832de59b1
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

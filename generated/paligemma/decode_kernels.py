@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  980f3162788a191d
-#   text hash     4c2be28fddfb309f
+#   content hash  1171d285bbafbaf0
+#   text hash     448269bf8795a574
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  edefc78217f6b564
-#   text hash     927ef9f59a9a30c1
+#   content hash  376885873dd78435
+#   text hash     cc601f192b6198cb
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f4ed5fa4173f6e89
-#   text hash     f3af68bdc80f59db
+#   content hash  0e7ed70ed0432b6b
+#   text hash     af744c3ad9fef56a
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

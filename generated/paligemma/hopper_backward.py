@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  63375c55e85dc6c4
-#   text hash     5b787c004bfe98f0
+#   content hash  8114fd353642cfad
+#   text hash     bf095c6c3c86b1b9
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  16488097c69d98ae
-#   text hash     0b3d560d5ca602a5
+#   content hash  63e7c16692bb4ded
+#   text hash     58cdd04cf294c13e
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

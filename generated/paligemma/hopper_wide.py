@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f7dd0dee3621b549
-#   text hash     0bd1fca7e9c716e2
+#   content hash  b2e0a19aa581db5e
+#   text hash     c78a6d50c5644937
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3fb1ecaaae8f397b
-#   text hash     0fae7b9c9d9847f2
+#   content hash  7e239a969b2e5f2f
+#   text hash     6147a96f7e908250
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  39b702d82546b60b
-#   text hash     e2c1f51c7c72dc0f
+#   content hash  0c81312f84d68c45
+#   text hash     32f3abaf7f5af9f1
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

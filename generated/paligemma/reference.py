@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  35e2025d31effb17
-#   text hash     1f3d6db30fd238c3
+#   content hash  b91877a18c8f8963
+#   text hash     73b33a4f96f645fd
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b3cecf512cb7ae63
-#   text hash     a955bdc8626a9792
+#   content hash  3e661c66d1ab92f1
+#   text hash     5bb9993b1f54023d
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

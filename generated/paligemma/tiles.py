@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a8aec89be5e94128
-#   text hash     fc12773c6d11c7e3
+#   content hash  d4dcf75843213a12
+#   text hash     1c1cae4a84dac66e
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

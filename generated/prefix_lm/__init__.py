@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  31a77c06373232d2
-#   text hash     e5ee991deeea5423
+#   content hash  5521d20e70d328ba
+#   text hash     e147b1f5f117f182
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

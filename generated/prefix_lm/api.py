@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  196892441a12d6cd
-#   text hash     f4f3df6a6a561f21
+#   content hash  a64219efb408661f
+#   text hash     f82751f396d74fa5
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

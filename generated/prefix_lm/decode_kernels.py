@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7f13bcae8a24a812
-#   text hash     d612e43846d7e311
+#   content hash  d6cd89bbd0054ce0
+#   text hash     8bcd7e79b4ab02ef
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  04523430a60d3325
-#   text hash     a75172b1b7a0fa3b
+#   content hash  cfb8f3ce361474cd
+#   text hash     38317f90a6028e85
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

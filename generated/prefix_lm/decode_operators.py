@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d0ef2f7f7c94ffff
-#   text hash     b564afe014382e8a
+#   content hash  b7536ab398af12b0
+#   text hash     e2c4508c9249dbbe
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3318de8b0754e881
-#   text hash     aa8ddf3f241786ac
+#   content hash  aacdbdbddf985c50
+#   text hash     fa171c9e447ba32c
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  be47164014191400
-#   text hash     32d59109546d2a44
+#   content hash  053bdb204c957b9f
+#   text hash     b1fe469b7af9300e
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c1dd5163df3fc5da
-#   text hash     2e689058a2f260e1
+#   content hash  75296861b28b6760
+#   text hash     614d3316547df4bd
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

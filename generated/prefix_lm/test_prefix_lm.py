@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2ab05db2cfdf2e75
-#   text hash     623699cee81dfc81
+#   content hash  eb44c1e414bf9beb
+#   text hash     2b2e4bad370355ae
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  74c2157c18f11945
-#   text hash     798d04f1793ef759
+#   content hash  8d06e243d4eb413d
+#   text hash     4b07e984ef5fce22
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

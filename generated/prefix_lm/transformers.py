@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d687e6e2edb6b12f
-#   text hash     9cdac7ca4770e7b3
+#   content hash  fe6a9404865bb0b0
+#   text hash     fa762f6736f22cb6
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7830ed3f77bbc050
-#   text hash     8a2f269311fdee0c
+#   content hash  e451fe26f0955156
+#   text hash     cb79897ded760d6c
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

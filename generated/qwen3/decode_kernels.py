@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0f840bb428647251
-#   text hash     6f1c0d3fd247a6dd
+#   content hash  653804ee860fafb6
+#   text hash     759230d981c72a44
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  26f4f8635946613e
-#   text hash     7c02f5793a611844
+#   content hash  c7a06fb94df24369
+#   text hash     838749116a6fcc7e
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d9cf42defe78a01d
-#   text hash     5cf560c47cee1fca
+#   content hash  fc406c87c822755b
+#   text hash     72d2835a478df41c
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8a1ad90eddc0c3ce
-#   text hash     c0fe741ebee946e1
+#   content hash  84988b5d90e2dfaa
+#   text hash     6248ae1083be4500
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b6eaa5d2f9570607
-#   text hash     08dc207721eb7936
+#   content hash  a5ffbde39602e800
+#   text hash     9f2c8a1e15c33be3
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

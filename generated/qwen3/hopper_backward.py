@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  15f09497d70fd197
-#   text hash     f70fafae752f7ffc
+#   content hash  a6ae3db7cebca6d2
+#   text hash     033f3b0d2775e441
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  88790c0311d86faf
-#   text hash     b36997dd6202a6b2
+#   content hash  96bc9369f9cf94bf
+#   text hash     96d0130492f19e26
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

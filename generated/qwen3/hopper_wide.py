@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4ad06e9e255694a3
-#   text hash     1be882ea74d28845
+#   content hash  1a7c28cc3034b603
+#   text hash     661a28e28094ce80
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

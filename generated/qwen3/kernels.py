@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c7039e5375ce90a5
-#   text hash     78480fa436614e6d
+#   content hash  dff75fb7044564f0
+#   text hash     b0ea6702e54bf4bd
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

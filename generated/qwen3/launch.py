@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  42c3875d448c25b7
-#   text hash     444f4670c54e4ed0
+#   content hash  6d8cd489c317b62c
+#   text hash     2f128ae7dc6c15e3
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

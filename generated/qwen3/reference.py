@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  972d3b9e3a030faa
-#   text hash     1c7cecdd2c5e4a2c
+#   content hash  d661a50488499295
+#   text hash     c7ab948445d77eab
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

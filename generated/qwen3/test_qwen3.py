@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a6d79c5c4e94d77a
-#   text hash     5eb3f19eb0575a84
+#   content hash  7048d3dc41d20419
+#   text hash     807677afa33dc101
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  16f3820d258db2fe
-#   text hash     0ef5f39fb23a7c34
+#   content hash  07e37afa14dfe473
+#   text hash     b5dd50a9b169cfcc
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

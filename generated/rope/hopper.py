@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  edced682d7516eb5
-#   text hash     b62b31e01fe63559
+#   content hash  5b94927aef14f621
+#   text hash     7fd727bba63e50fd
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  fec17c3feeaaf821
-#   text hash     48772c8e4b5fb743
+#   content hash  f09ba7a7c4ae2bbb
+#   text hash     278d509a46618214
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

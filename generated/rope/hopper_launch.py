@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ee99295b79cd4722
-#   text hash     a69be801b5a51472
+#   content hash  c3cacbe33a9da22b
+#   text hash     c85bdffe2bb45111
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

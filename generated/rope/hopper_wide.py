@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d606ad61c6985f4e
-#   text hash     7715238ab99e850b
+#   content hash  4ee8a4d38161e17f
+#   text hash     b57ce95342c4dc94
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e46a7d54deb10ee4
-#   text hash     95432dba2c244948
+#   content hash  38c7d3ea6071c370
+#   text hash     6faf4db20db18e0d
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5e18ba1aba0d12fe
-#   text hash     7fa36e77ed940588
+#   content hash  579c797ebe889623
+#   text hash     83d8824adf7808e7
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

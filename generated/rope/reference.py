@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a92a9e3ebab0db74
-#   text hash     a8e116cb4728a73a
+#   content hash  01c387a80bc15666
+#   text hash     a0e62eed00001974
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

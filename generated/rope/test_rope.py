@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ea278e4efb8e98d2
-#   text hash     10bf6421d5a6cdd2
+#   content hash  6374b9fcc7a372f1
+#   text hash     c89ddbca85fae74c
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  640b2ebf1bd60ab9
-#   text hash     300f4eb79b38bacf
+#   content hash  db723b581fea4e37
+#   text hash     4bf72727eff12481
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

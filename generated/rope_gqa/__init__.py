@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  31141f420cde891a
-#   text hash     517f96296f8f3e49
+#   content hash  df0673f24049f34b
+#   text hash     12b6004776221dc1
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f67ea2174b49a0f2
-#   text hash     8af8f8c6c07a7c84
+#   content hash  ac75fef05a0e7130
+#   text hash     bbf0b79fc993ad22
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c7c08633d2f74ee5
-#   text hash     03daa579dbc6ffdb
+#   content hash  9beee2e8d48164ea
+#   text hash     87aac048535a16d2
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

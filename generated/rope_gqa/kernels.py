@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  da0fec168815000b
-#   text hash     d87d1063f354b396
+#   content hash  7dc0ba8d5577c571
+#   text hash     dbdd7eb582f1977d
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

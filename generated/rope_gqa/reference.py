@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  831a4cbeea62f1f9
-#   text hash     da3b7ab99b3cae75
+#   content hash  280c39f7a6dce33e
+#   text hash     8c1c515d2fe76138
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

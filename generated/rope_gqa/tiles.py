@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  78816a24bd667396
-#   text hash     cd86f8bfbf55d53a
+#   content hash  232617ce732332c8
+#   text hash     d789264008bb760b
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

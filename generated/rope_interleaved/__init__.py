@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a06d3c0bfe61467f
-#   text hash     65df12cada4864f0
+#   content hash  bca70b7ea4097252
+#   text hash     eb5e36c8767814af
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a703d40276a09ff0
-#   text hash     0572714bfc0efbe2
+#   content hash  307e31a9c51311df
+#   text hash     326fb86d08f2a8f0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f79539fb49c93c67
-#   text hash     6f8667a794f5e7c4
+#   content hash  31df35f1c98347c6
+#   text hash     34a73d1d6aa75b5b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0fe49d3a8f6c03e6
-#   text hash     7cf116e7656d5b24
+#   content hash  5411886494485be1
+#   text hash     7a51aad94caa9617
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  03ac4f84e218e421
-#   text hash     eef6c28b6d5f5046
+#   content hash  f86e784313c3c192
+#   text hash     15ca2878c4ff25a6
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f34a1090042b3fc7
-#   text hash     527fe6e17619b79e
+#   content hash  692493125b7ce424
+#   text hash     7344a022648e8e78
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5557a7aa5ba61ad8
-#   text hash     7c059fa785deea6f
+#   content hash  fccbcec97e48f5ec
+#   text hash     7d02ba377a457b13
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

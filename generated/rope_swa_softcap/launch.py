@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  616a11f5cb839540
-#   text hash     058052d13cf78441
+#   content hash  2145e8df98e4f526
+#   text hash     193aa834da145e6d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

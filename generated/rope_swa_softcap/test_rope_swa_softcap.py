@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  95d48ab98bad9b26
-#   text hash     5726883289d67f3f
+#   content hash  854a02ff15e4be88
+#   text hash     57195d6f7cf640d6
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

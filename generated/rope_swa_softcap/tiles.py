@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  83f3e0b4b9d7bd0e
-#   text hash     1ba7761051b7d460
+#   content hash  a975bd46a9c139a1
+#   text hash     f0d92ecab9b6ffd1
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

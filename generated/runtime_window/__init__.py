@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e8bdfed17ef0c811
-#   text hash     d2c0734419a5e3cd
+#   content hash  544022cfad5df3ad
+#   text hash     fec2952f0d1a3e53
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

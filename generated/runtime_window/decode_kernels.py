@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ecd63dba217877e3
-#   text hash     303470bf104da25f
+#   content hash  efc2a1ae47cdd61d
+#   text hash     cab5cfc5f1a32e27
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3e049544b92943f4
-#   text hash     69a33ddd03835d22
+#   content hash  a771e37566665a52
+#   text hash     6beb065c92fb83f1
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ae43df69f9861453
-#   text hash     10884af523d8bc7f
+#   content hash  248820649b3e151c
+#   text hash     90e47a3d3b378d79
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  fa4d55f8c325e14f
-#   text hash     20e42af3cdb18866
+#   content hash  b4ec8bb3337d719b
+#   text hash     209b8ece57ed2896
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a18cff5f074b4591
-#   text hash     cb5ebb714ec214ec
+#   content hash  cb1ccb8bf3b99e69
+#   text hash     03813fbe2055f8b2
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  316425a677765210
-#   text hash     ee17b6f3432f63cc
+#   content hash  f21469df0af5a6a3
+#   text hash     dd800911db9db4c6
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

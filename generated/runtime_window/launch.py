@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0b67294a280d1875
-#   text hash     159c924d0d467c17
+#   content hash  e1ae3e301348e93c
+#   text hash     8612b734b42f3158
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

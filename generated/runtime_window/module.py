@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7309d18e20a31bd7
-#   text hash     a7c22e64552d8ed0
+#   content hash  13b6fe306e9be4ba
+#   text hash     ab86f26287ebcd82
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

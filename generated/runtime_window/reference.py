@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  fda0044c7fdf14e9
-#   text hash     c7f78acbe2da86a3
+#   content hash  678d6f040437b667
+#   text hash     cf7cb49e1363f2c8
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b3d9159a6a9f2cf5
-#   text hash     2185d7418d5b69c5
+#   content hash  1c6e565bf9bb97a3
+#   text hash     6d85e18d92aa8e17
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

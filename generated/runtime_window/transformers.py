@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6b7d45f4f77abfa4
-#   text hash     84087a06eae5ca9d
+#   content hash  185dba96281aef1d
+#   text hash     181d606e5e220f6f
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1f0bb1faa2f671c5
-#   text hash     d983b265587f4c1e
+#   content hash  ecf1391ebb485015
+#   text hash     947465cba57f1aa5
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

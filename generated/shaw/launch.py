@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  ee02cbce6d4f199e
-#   text hash     e14bd7f44c326e6e
+#   content hash  d72586a6c4b8a4ad
+#   text hash     d62b7bed3c11390a
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  4fd5b4774c536a8e
-#   text hash     96c105da549bc2db
+#   content hash  ae4507936c5a3264
+#   text hash     7e6f742cbeea03a2
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

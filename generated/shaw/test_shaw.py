@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  334d8ac172c099a5
-#   text hash     ba110643607c0dd7
+#   content hash  54d818bfd85920fc
+#   text hash     6a19184afd19ac6d
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

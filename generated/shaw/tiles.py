@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  dae729ac90488dec
-#   text hash     4c35c51782172e5b
+#   content hash  96b35c21d8003113
+#   text hash     4ea19a10c1eef99b
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

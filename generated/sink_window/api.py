@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5ef207b682ecfdf4
-#   text hash     79cc4d2bd369bd31
+#   content hash  310362d94c254c57
+#   text hash     e8a7fb8eab47bbc1
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

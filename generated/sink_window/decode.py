@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  01d54ba17bfb5b71
-#   text hash     03884f41c75141b5
+#   content hash  c2d27eedac6c216b
+#   text hash     907cfa806ebaeea8
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

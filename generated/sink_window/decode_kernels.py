@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4b183bccf11ceddf
-#   text hash     ce1a952b08176a50
+#   content hash  44805e08c18ff8c3
+#   text hash     f638bd241c44f12b
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

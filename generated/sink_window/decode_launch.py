@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  993d36fa90d4f362
-#   text hash     dae48c4a9f454828
+#   content hash  dab28d82460c5595
+#   text hash     a96aef53f4114481
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  41f4e1c87a029d28
-#   text hash     24e7977a805c5e0a
+#   content hash  0b0f83312161e129
+#   text hash     21fdeb8a0caf009f
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

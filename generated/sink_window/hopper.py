@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2a4717f0914b1ccf
-#   text hash     095da89738c3d231
+#   content hash  4431732f5baf69a4
+#   text hash     bdbc640b7285e7cf
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

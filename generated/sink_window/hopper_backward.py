@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  39324954b17a37de
-#   text hash     c47851e795c5f205
+#   content hash  b05e8b285b6d2abf
+#   text hash     a023be2433fb88bb
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

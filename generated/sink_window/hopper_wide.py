@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b32f569327b74318
-#   text hash     94c56cb5bbdac0e9
+#   content hash  b705aed449775d67
+#   text hash     35e29ad31b6710f8
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

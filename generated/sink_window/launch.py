@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  74ac9c34ab92f5b4
-#   text hash     e20f0834f9320c0d
+#   content hash  e06fb8b724ad0e22
+#   text hash     3080a1ed81e48aec
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b8aa6d3bee943a15
-#   text hash     1642486eb869b88c
+#   content hash  af5d18ab69922bde
+#   text hash     46d5a5b5b37663c1
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

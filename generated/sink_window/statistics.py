@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6ee9f7a3e2b178de
-#   text hash     d26a6bc7d0ee5181
+#   content hash  f4bff7907dfaabe6
+#   text hash     70d46627c4b51a74
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

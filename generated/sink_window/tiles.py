@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  72f25cc30a51e79f
-#   text hash     3de6481d4e46b307
+#   content hash  bf263edf2cbc1ce9
+#   text hash     84165306a22f0a9b
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

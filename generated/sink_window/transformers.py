@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fc4aded3b5ce1e35
-#   text hash     26896cde34ceebde
+#   content hash  5ce73d172f7729b0
+#   text hash     39219edc08599433
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

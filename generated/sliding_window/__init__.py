@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  48d729bc88be4f00
-#   text hash     55f43a6950b5e6c5
+#   content hash  7ff82757a86a9642
+#   text hash     7828cff606d9d2aa
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4c4a6f6080a98bc2
-#   text hash     4a72858c3f2b0d1b
+#   content hash  d6032fca1f084cf6
+#   text hash     592b5dda25947641
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4782ee6d3a9a6259
-#   text hash     d66f6401709d92ab
+#   content hash  47e03540a23b3abd
+#   text hash     552c79ea8c2978aa
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

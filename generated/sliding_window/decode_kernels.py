@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d85abe4f06f0283f
-#   text hash     319387dc32265a8a
+#   content hash  2c825fc68462dbdb
+#   text hash     c25287c416085b98
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

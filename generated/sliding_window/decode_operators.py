@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f15de0901b52d488
-#   text hash     0b1e7a9cb0bf2529
+#   content hash  ebe60d10e30a7b7b
+#   text hash     ed3fee4fd3d66a79
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

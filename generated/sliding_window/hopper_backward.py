@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  647e7c73b84cf1d8
-#   text hash     55b0c76da87a6ff1
+#   content hash  e3ca002f4fd19324
+#   text hash     b45fc60bb177da32
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  63dfa757e484ffce
-#   text hash     e73e8e932113f602
+#   content hash  76ae68d08e39eaf8
+#   text hash     2de05b98cef9832d
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

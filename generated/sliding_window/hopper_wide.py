@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d6a9da8115cc8fe3
-#   text hash     442e8bfbaffde7b3
+#   content hash  262bf20848043152
+#   text hash     b43913b354122491
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

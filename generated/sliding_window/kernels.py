@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  37789293d3eaa905
-#   text hash     3d03b14c5948af6f
+#   content hash  7e076b09f101fc07
+#   text hash     63cf7305f217d5b7
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

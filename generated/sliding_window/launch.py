@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ef8d48861aaa8d25
-#   text hash     6dd2485541ee8cae
+#   content hash  21e966451095bc35
+#   text hash     e3dcf1cdb17e9ffd
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ca23dbb0975ac201
-#   text hash     fb36662e5796ffd5
+#   content hash  e5c0703167bce407
+#   text hash     2a10e8ddc858e6ce
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  78356d70d3c09003
-#   text hash     cf16229a736d9c8b
+#   content hash  c5d94916d6f02366
+#   text hash     16bf16bf9d3ac818
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

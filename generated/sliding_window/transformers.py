@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  96dc4f893704ee57
-#   text hash     5552bd15f339310c
+#   content hash  9b215120b9e5c7b0
+#   text hash     7b673503492c742a
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b5b9f52eda35a5f4
-#   text hash     eeec96c39617d400
+#   content hash  c2267fdee332e444
+#   text hash     e1eb3b9e9fdcf2b2
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  92b52034836a72a7
-#   text hash     482897a5467368dc
+#   content hash  9abd18d47b67afdf
+#   text hash     800e13b5627a17cc
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

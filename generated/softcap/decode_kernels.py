@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1b2329fdec844432
-#   text hash     8f3254510faa988a
+#   content hash  c1bc6ccf6d403606
+#   text hash     3edbe6ffb2cf39f6
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  64ca9c8e9d9979a2
-#   text hash     6137476814fe3eea
+#   content hash  e8c9ba7918596401
+#   text hash     43e38a033754f6ea
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  07f1fd03d7d6cb99
-#   text hash     929ecf8bf59f86dc
+#   content hash  3827ed0df6c1ab4d
+#   text hash     dc35bed051f4d2f5
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  245452b31a79ecdf
-#   text hash     57e22b9bf9f5bdb6
+#   content hash  f78072acf5860727
+#   text hash     98733afb9ca9aee9
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  65b78112180930fb
-#   text hash     eb9e585eed0bff02
+#   content hash  b1acab7b2e7fe1bf
+#   text hash     b92dee9f5ad3b8b2
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

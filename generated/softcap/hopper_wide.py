@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  93b9a8b1a8b995e8
-#   text hash     5c3d1cb24b9e4711
+#   content hash  31858cc7fbb4023a
+#   text hash     7b4557889b7cd569
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3ef5d663f8d3c985
-#   text hash     e70741d3557f207e
+#   content hash  90090c9579d26083
+#   text hash     4d62e4c51981f4e3
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bae31b13b919c5f6
-#   text hash     bb3275d296f83967
+#   content hash  5260dbfc3fdfb17c
+#   text hash     b418a3a12960654d
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  675606108b1197af
-#   text hash     9bcfc5831bc9ad54
+#   content hash  a8ea2f737a24ab42
+#   text hash     c230c66671177782
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

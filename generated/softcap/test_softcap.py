@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  29dae685d1ec2722
-#   text hash     1de9d0d437a71bf7
+#   content hash  b6a9e79e985b0af1
+#   text hash     fd8e215f73f1112b
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

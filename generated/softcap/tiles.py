@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3721578c1f1c52a0
-#   text hash     224d9b91bcdc5235
+#   content hash  248d98173065be52
+#   text hash     bf9cc2a9d9245884
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

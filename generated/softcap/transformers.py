@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  963f03a6511b1129
-#   text hash     b6e12ce5bc837031
+#   content hash  27f77a5df4bba866
+#   text hash     62cc79fcb2b74956
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

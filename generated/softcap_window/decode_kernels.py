@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  16b2807cee74ed38
-#   text hash     1f61457f13161ca9
+#   content hash  7fb3845824550fd5
+#   text hash     5e4846fed5c8aa94
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

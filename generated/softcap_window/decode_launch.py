@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  15dac6af28dbcd3d
-#   text hash     2ae7412f5ad07865
+#   content hash  9451c1985bec8aa6
+#   text hash     3ca9be96de1c458d
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ec37dd6c8444721c
-#   text hash     1bd5d292393fbdee
+#   content hash  76f2fce873497089
+#   text hash     66eeaeff4a033879
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5698db1b29c43a4a
-#   text hash     e8fe0c084a3d8b58
+#   content hash  e22aa1fc84b321f0
+#   text hash     21927814518efe20
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b5f1255d7c595533
-#   text hash     559cd004a16f1828
+#   content hash  8292c2d21621805c
+#   text hash     1e24a7a7db92e7a5
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  021e9b98cd348cc8
-#   text hash     b7de10043978244d
+#   content hash  437d03b6b5ab5a72
+#   text hash     797a19f2a595f6f6
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f3254ff15ae75906
-#   text hash     264375d958ceca4d
+#   content hash  d0d1cdede2a1555a
+#   text hash     e6b7306eb9d659e3
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

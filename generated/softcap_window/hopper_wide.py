@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e3de2f132b8c3e93
-#   text hash     71f26f98b11ffcae
+#   content hash  65b554f4e06b4f82
+#   text hash     b692d05a5c65c631
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  29a125d01754922f
-#   text hash     f5259b4edada7c6d
+#   content hash  740a64c8d6ae2b2e
+#   text hash     56dd0c4e47631fb0
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3baf8bfdfa3c5200
-#   text hash     1c88375515c96008
+#   content hash  2c146286e3e51e7e
+#   text hash     fb870fe3e586fed0
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

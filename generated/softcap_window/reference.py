@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9075c0af3a3e6497
-#   text hash     3925b5d5fc3e6327
+#   content hash  7ef3ebb9d0a91eff
+#   text hash     7ff3e2dc4b795c48
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  1045ade2f3d04ad7
-#   text hash     2c0dff6069ca9963
+#   content hash  7349a817c4c29319
+#   text hash     72e65db6b738fba2
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c65f1734bd99fbff
-#   text hash     4c9ab975feb1a95f
+#   content hash  1817676cddad34fd
+#   text hash     4024105125d2ae2b
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

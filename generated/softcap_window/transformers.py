@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e48d738cfe99df23
-#   text hash     0ed19056cfbdb6d2
+#   content hash  b29b40c766881183
+#   text hash     d7cb4ab73961212d
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

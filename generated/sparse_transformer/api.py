@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b8cac5f1d2d1e932
-#   text hash     ad0692862f80fe0b
+#   content hash  1cb0acdbdde15cba
+#   text hash     4699fe27e83e8913
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

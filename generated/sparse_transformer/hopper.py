@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  42de4bc5fbfe0ec6
-#   text hash     3161134254f30696
+#   content hash  b646be927fa5bb6d
+#   text hash     f887fc9cab64a125
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

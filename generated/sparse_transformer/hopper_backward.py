@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1a2c1a76e2a5acdb
-#   text hash     5a21511f7645f908
+#   content hash  d3283e8b054ea8c8
+#   text hash     a793929a5d35e048
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  8f5e49afb1dd6fc1
-#   text hash     22b04a8f890e99bb
+#   content hash  2676ff7690831c21
+#   text hash     7efc486c8f11e5bc
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7cb8c1da77e296b4
-#   text hash     0e71bbdad7a4906f
+#   content hash  f588a50bd443bd3b
+#   text hash     cb16ff690460dfc1
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d7c0d6091d248639
-#   text hash     aa7a02376c129885
+#   content hash  5e96a2cbe203060b
+#   text hash     9fc32f223d05bf1a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7c7c6a8d432ad316
-#   text hash     2f31202d75ae2859
+#   content hash  8126b16e47d43410
+#   text hash     40d3eb8971774e7c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

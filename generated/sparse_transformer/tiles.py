@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  9c8e2b009128d445
-#   text hash     5a881a94d670a89d
+#   content hash  4a23a64ca069ccc1
+#   text hash     dd8126a1f3829abb
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  434c0492cbde55fb
-#   text hash     ebe5c22cc2ae6d65
+#   content hash  3387c084ecb10bfd
+#   text hash     577c68f2f86a77c1
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1617f2eb80f39ba5
-#   text hash     d6cf9b7090bdf533
+#   content hash  33b5654fdfaa5781
+#   text hash     8f8c3074990cf886
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ab1b3df209a8cca1
-#   text hash     ceb703cbd7d7fd66
+#   content hash  2f69ab55b738957d
+#   text hash     82cd29ca558de74e
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

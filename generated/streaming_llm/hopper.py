@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  dd1cd368810658d2
-#   text hash     531d59b2939d0dea
+#   content hash  e9cafe90e41acba4
+#   text hash     5eac7cac4e6ce203
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  23a2734f7150d100
-#   text hash     bde6953df47cfb19
+#   content hash  3e3694d17497e143
+#   text hash     22e9c65f26c12d5e
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

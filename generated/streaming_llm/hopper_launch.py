@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4c663b6f3292d03c
-#   text hash     c5852b3d4d292f81
+#   content hash  ebf4077af9bda335
+#   text hash     a1cf6f664203d47b
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  99b7209828756fb1
-#   text hash     f853002e87cd5920
+#   content hash  7c8187643be43e1d
+#   text hash     31ac1fbd964de9b2
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

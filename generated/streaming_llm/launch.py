@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3bbd77a312725bda
-#   text hash     c7b1df4cd17cfc5a
+#   content hash  62cdab1a3199d55e
+#   text hash     99e664c943d05e90
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fced234fbf260e1b
-#   text hash     f57696bbfedb5cd9
+#   content hash  0ccb0cc61d9b542e
+#   text hash     c9ddc82fe3101e67
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

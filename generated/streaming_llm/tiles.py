@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  563437236fd8d935
-#   text hash     34cc21c79b4833ee
+#   content hash  acc0e7e724368d88
+#   text hash     3d56e2850638bc8a
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e1d2f837053f975c
-#   text hash     43b5071a136f0a03
+#   content hash  ae28f619f958cc96
+#   text hash     7f5b8dac10996470
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  9e837c1a24a12c48
-#   text hash     071a77cf1a4dedbe
+#   content hash  d46798e2405ec0a8
+#   text hash     96ab810dd10f90b0
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

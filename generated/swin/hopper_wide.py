@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7c3061d863f9b0fa
-#   text hash     02dc7d6de5a5bd18
+#   content hash  79efdf46cb393646
+#   text hash     03ce62644384aa06
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5c10e85c6f540724
-#   text hash     03df8df122e945b6
+#   content hash  66c0c117cc474d3d
+#   text hash     b28772ea0a0f9913
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  6e844a58f183e339
-#   text hash     f157703bc454d5c7
+#   content hash  4751d90536166da2
+#   text hash     3e524801b4b88c55
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

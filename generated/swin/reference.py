@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  964d3b71b9436357
-#   text hash     df521c8b05c6fa09
+#   content hash  ebfb9bed89882302
+#   text hash     51bf3f04e03d5c2d
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

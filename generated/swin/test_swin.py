@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ee6c314ea984fb1c
-#   text hash     4fbf579d7f97e6de
+#   content hash  0514392392ea12d7
+#   text hash     174188d54c63840a
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e6c5d02789158956
-#   text hash     4ca5228f6ad99a9b
+#   content hash  fbc6344474194846
+#   text hash     cf6b8d8a4182b376
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  8aae8dfb4d5d2fcd
-#   text hash     2cda790a2e5052b0
+#   content hash  ee8420613ac39e8a
+#   text hash     282f4c294ac88e56
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ae2abb6186863ae8
-#   text hash     24c7e0b29c652963
+#   content hash  39b40e8c36e2d29e
+#   text hash     e515dd8caca3d5f3
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

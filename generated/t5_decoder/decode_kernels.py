@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  254ea14b494e7e00
-#   text hash     abd61137a0092fbb
+#   content hash  f3aa96558d40afba
+#   text hash     8ee2e03d6551d2e4
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

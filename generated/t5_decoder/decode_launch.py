@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a3216de23fd04dd4
-#   text hash     2a5e6ad896d5d1f3
+#   content hash  d06b6fee4772d6d6
+#   text hash     69f1cbf714f26850
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

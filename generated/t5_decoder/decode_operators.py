@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2a71e93416a5ff97
-#   text hash     bba239889a168b3a
+#   content hash  9b3d7c12ce833992
+#   text hash     46748748be3b8873
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

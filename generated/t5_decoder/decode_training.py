@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a9d19a74b71ac9c0
-#   text hash     b67f2c9853c8ba78
+#   content hash  43b550b6b68e1bc2
+#   text hash     ffac689c9c71ee0a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

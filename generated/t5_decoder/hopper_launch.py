@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f92415ac05ff313c
-#   text hash     be6c853c3ffd656c
+#   content hash  5ae0722edede1f84
+#   text hash     4aef911d8acf4132
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

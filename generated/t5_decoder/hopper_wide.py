@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  96eed327e4f32cc4
-#   text hash     1747353042d4c6cd
+#   content hash  01b172653c85fe0f
+#   text hash     fbd3fa70648400d9
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  85fd72e060e3c6c8
-#   text hash     06316548b47150a5
+#   content hash  7fc4c73c69918559
+#   text hash     0e8e322eb3721e14
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a1d37d8742b1e678
-#   text hash     71051cb2903993d8
+#   content hash  5b141dc478fc276d
+#   text hash     479a420cf4d0f2fb
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4b6c1eb9741fd6d8
-#   text hash     5b20be2ae1e59f52
+#   content hash  df8578889ee20a23
+#   text hash     407eb2b0c93b6bff
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

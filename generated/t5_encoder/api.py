@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  71e70f065a46acec
-#   text hash     e47cd0cc6e3ce8f7
+#   content hash  16e812fb1b170ee5
+#   text hash     9258d7baad2eae32
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

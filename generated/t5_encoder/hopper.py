@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b8c1a0817ce12e82
-#   text hash     8bd0047126926931
+#   content hash  8af407929df64e2a
+#   text hash     0d1ffd8fa3626580
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e6bf928f0c3c2c44
-#   text hash     70f412d4e23b8cd0
+#   content hash  1dd8cf008e3050ea
+#   text hash     99ad270675281f6f
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  13de280a5a4fb4e3
-#   text hash     ca0b4e424daa6b39
+#   content hash  0803313f2aa9d86d
+#   text hash     ac97c9ce0c80632b
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

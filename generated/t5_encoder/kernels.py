@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  97657ff99fb504d8
-#   text hash     b994808a96917fa9
+#   content hash  b3b17117f9060bc8
+#   text hash     edde27753f829fa2
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

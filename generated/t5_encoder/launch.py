@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  060a1cfdd05c1885
-#   text hash     103f58b6ce8399b1
+#   content hash  3be6ff5f5ff28894
+#   text hash     1731765193e563a7
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

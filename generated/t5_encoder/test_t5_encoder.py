@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  9c73576844f298f6
-#   text hash     b91c5d804f07c2d6
+#   content hash  62eea1a2f03b8fec
+#   text hash     0be8d2e87e868f55
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2ae5bee4a4879a62
-#   text hash     6385aac81e4c4763
+#   content hash  513fe9c7ee889747
+#   text hash     97df092b15520927
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ddeda0781f598a8c
-#   text hash     eeebf0f02eba5e3d
+#   content hash  a1724c402d1e2f3b
+#   text hash     f0e2e23dbc6287b8
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

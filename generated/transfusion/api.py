@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  4a1ab7b4fcd6aec4
-#   text hash     a4e1787fc5521b2d
+#   content hash  db07a15a5b3b7a69
+#   text hash     634daf47396ad017
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  be0dd8b2e7c0cde5
-#   text hash     60ecdd4a7a6f71b3
+#   content hash  fc8f9a2bab241bd3
+#   text hash     c04d0da96bf55240
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

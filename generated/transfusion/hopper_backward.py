@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  54e7d54a30c82da5
-#   text hash     f73a2f25fccfb0d6
+#   content hash  8011bac3f04622a9
+#   text hash     8cb5522ae6dc9403
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

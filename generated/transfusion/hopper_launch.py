@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ce8c118d1c9bb7f2
-#   text hash     e07beb2bbc202f60
+#   content hash  d7296c34f626670e
+#   text hash     b72df8c20710352c
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

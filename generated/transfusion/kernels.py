@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  08bd38a0d8bd4855
-#   text hash     6c6dae9042f52744
+#   content hash  2a863604525b20d4
+#   text hash     2825f44f79b7408c
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  25e2dac7a4e0e532
-#   text hash     450c2c97b64b50f0
+#   content hash  7bb7bbb777da7d4d
+#   text hash     35efc05c128a0cd9
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  aea2d042cb5f37b1
-#   text hash     495fe3c68efb86bd
+#   content hash  22eff604e1837adf
+#   text hash     bde6b0d0cd4573c3
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  62cc5b10e0cc56c3
-#   text hash     88bfb4b2cfc06469
+#   content hash  768822df127e1cd2
+#   text hash     6f2aa574aa4d466f
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c5b613e4d33597e1
-#   text hash     3133785877e6a267
+#   content hash  f5a542846c470d39
+#   text hash     92b8ba83412ee863
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  11fb613e41001923
-#   text hash     2c8b2c3ad48ebcd6
+#   content hash  26907d78ffc22f7e
+#   text hash     c21a2e5406beb267
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8d9d1135459b3009
-#   text hash     db21bdc87117e2d2
+#   content hash  4328c5b5f23b1c8c
+#   text hash     addcdb564b261f8d
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

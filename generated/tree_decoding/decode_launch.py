@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ce3b05ddcbefa29e
-#   text hash     12c9c4a75840aa1c
+#   content hash  d47ff34e321c163e
+#   text hash     84f57778c54d9eaa
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

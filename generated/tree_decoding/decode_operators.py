@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dd78d2ea94d5e243
-#   text hash     e79ef8e826c173c8
+#   content hash  118627af6797d164
+#   text hash     044c80e71a56faf3
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

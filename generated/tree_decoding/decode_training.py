@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  448ac2031bbf8b50
-#   text hash     cfb0132a4915185f
+#   content hash  40379a0931049e66
+#   text hash     31ac76d2b417ea69
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  85215fe109f3c231
-#   text hash     c4d61c80e476b8ab
+#   content hash  08713594dd55d677
+#   text hash     ad7713bbad762e19
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5765069d3a9ce14d
-#   text hash     14d3853eb634ce9b
+#   content hash  38033cb9df6a50ca
+#   text hash     0aac03a4bbccea24
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

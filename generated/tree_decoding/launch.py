@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  63c031560d730bd9
-#   text hash     8231776142b1a049
+#   content hash  e59bb3c86be6cf55
+#   text hash     b7ad57b2fc78c2e8
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7c8511c3aeac57f0
-#   text hash     5bdb61c7132ed651
+#   content hash  0b5cb1b7b21ed6fd
+#   text hash     816423ff8b01c1b5
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

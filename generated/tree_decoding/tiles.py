@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  841524638bd8bd19
-#   text hash     c6516f0c17170c37
+#   content hash  bbf7f7534167b333
+#   text hash     9b70fd74acb21228
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

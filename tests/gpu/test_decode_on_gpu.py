@@ -590,7 +590,7 @@ def test_a_call_waits_for_nothing_and_takes_no_memory(split_size: int | None) ->
 
 def few_splits(seed: int) -> tuple[Values, torch.Tensor]:
     """A call whose last programs join parts, and what it gives."""
-    s = Sequences((5000, 1, 0, 129, 2048, 513), [1] * 6, 32, 8, 128, seed, "cuda", torch.bfloat16)
+    s = Sequences(LENGTHS, [1] * len(LENGTHS), HEADS, KV_HEADS, 128, seed, "cuda", torch.bfloat16)
     cache = Cache(s, paged=False).fill(load("causal").decode.append)
     call = {"q": torch.cat(s.q), "k_cache": cache.k, "v_cache": cache.v, "seq_lens": s.seq_lens, "split_size": 1024}
     wanted = load("causal").decode.attend_with_cache(**call)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  53736c12ffa9ce68
-#   text hash     316c5a8bc44d9d90
+#   content hash  74d83eb224d330d5
+#   text hash     4c2598dc41b219fa
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

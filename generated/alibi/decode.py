@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  650ef2410cc521bb
-#   text hash     7964ef2c30374abb
+#   content hash  b5fe553b65a6ba63
+#   text hash     0af4e1a50eace4af
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

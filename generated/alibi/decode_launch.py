@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  911b599346e9fcf6
-#   text hash     1791f7cae61d5dfc
+#   content hash  b7c95e26c828ef5d
+#   text hash     3bbea3ab47716e2e
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

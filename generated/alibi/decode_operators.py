@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b74e354b010660dc
-#   text hash     fbcb1cc96237fbdb
+#   content hash  2345fba59579ecd4
+#   text hash     3d3e60173f7c5340
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

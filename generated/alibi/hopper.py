@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  14352e81d5c58097
-#   text hash     ebbe68d36e56e6fb
+#   content hash  7cdb6fa75eda111e
+#   text hash     531ab9ab1cac40a6
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

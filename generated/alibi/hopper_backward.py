@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  15683fd57dc057b1
-#   text hash     44501eb934885f19
+#   content hash  c684b4230bd31e21
+#   text hash     cb48e310b44f2628
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

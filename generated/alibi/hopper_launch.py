@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9355554572c136b2
-#   text hash     91de41378340367e
+#   content hash  f3b0fc6de12f79e0
+#   text hash     218366edfff0377b
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

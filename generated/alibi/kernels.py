@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2eb77928d81c723f
-#   text hash     d13c5ccc744d5760
+#   content hash  863e72b45e77e7b0
+#   text hash     189390da636f1046
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1707d4ddaf49bc53
-#   text hash     a6e6ce519038e8bf
+#   content hash  69dcc29bc9ffc17a
+#   text hash     664deb5c2aef2953
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

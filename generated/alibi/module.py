@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c1772eefb8f38f6e
-#   text hash     7f67f6ca97b5c948
+#   content hash  39c4284a0e357786
+#   text hash     7a2fb03c11439e9d
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1223aaa55d1d7bdd
-#   text hash     7d84432b3ea1c89e
+#   content hash  b62eef7f1321cf71
+#   text hash     b8a9ccba1a2e367a
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f5b720c071f170ff
-#   text hash     9c00434c2f05a284
+#   content hash  26f32dbd5873f022
+#   text hash     7af5e81eb18079af
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2eeb2a466675e60e
-#   text hash     4ee0c28067bc0459
+#   content hash  f1f0c57b36301d8a
+#   text hash     eeca70f8603f7b4b
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

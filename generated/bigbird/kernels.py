@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  14cfdcd64585608f
-#   text hash     6adff670eb14dd53
+#   content hash  8cd272e6d2ff7828
+#   text hash     f58de77b3690ff37
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

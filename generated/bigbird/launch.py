@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  cee5f56e2ae1d0a8
-#   text hash     49e576a1f47e95d0
+#   content hash  6ee825d173358630
+#   text hash     b3f39bfd2ea6110f
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

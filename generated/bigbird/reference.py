@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c3bf2cf8d6e5a95d
-#   text hash     d756c08334ac9eaa
+#   content hash  69bf2da808cbfd15
+#   text hash     634270bbb28cc113
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  bf460209a95521f9
-#   text hash     952af3a9e77b76ca
+#   content hash  baf48eb7d54bf3a7
+#   text hash     cf6712ed7bec959f
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  43fd54f97a807916
-#   text hash     a9eee0bd844ededb
+#   content hash  0bee3e4fb36da002
+#   text hash     6f09790d99f0769a
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

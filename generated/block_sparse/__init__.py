@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b3da12e44b3517cb
-#   text hash     f6dc7e95f37d68b3
+#   content hash  bbd17416f299705a
+#   text hash     d4a84f67c3a75c2f
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  2d459d1039a49137
-#   text hash     6c5569cc8e99ab49
+#   content hash  7a3e9c9705586cf3
+#   text hash     690e8046fa7a3b18
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  72843f5a173fa4be
-#   text hash     8f7b2c00ce15250d
+#   content hash  b751450cbc961d8e
+#   text hash     1fa2322a1bc0e89d
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

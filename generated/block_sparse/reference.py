@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d84572b13cf10045
-#   text hash     4d28ad71535cf0c2
+#   content hash  834d1a13b27ec134
+#   text hash     ac68b8fdd0392ed9
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

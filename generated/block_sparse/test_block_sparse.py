@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  56a4a63b470aa75e
-#   text hash     fe8bfb3d805951cd
+#   content hash  f2387fa8439fbb47
+#   text hash     946890a1485ced3c
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

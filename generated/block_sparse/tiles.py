@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  926845e6330ef3cb
-#   text hash     175145390109d555
+#   content hash  52ccc592ba7f486d
+#   text hash     96e8c23951286e4d
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3a0caaf50077a581
-#   text hash     ff5412594e151c69
+#   content hash  d3430cb0e535b7f9
+#   text hash     e6e51b5ea1be4221
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

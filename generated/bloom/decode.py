@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  eda6dacae13e32e2
-#   text hash     03ce8a4523c5ab7f
+#   content hash  8607beee55a7faed
+#   text hash     43a10c762acc072a
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

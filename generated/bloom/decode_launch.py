@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b08b05acfeeb3911
-#   text hash     0aa58502cedc018e
+#   content hash  7c668adbdbee3390
+#   text hash     2b6ef18259e9f924
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

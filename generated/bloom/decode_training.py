@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6a8a93b6ec62f394
-#   text hash     1ae58d43f7e2c2a8
+#   content hash  034b103fdcf75fd3
+#   text hash     8fec8c52861c451f
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d22e36c37f0ac710
-#   text hash     a95c4edd4d23d122
+#   content hash  ddb471785d60a5bf
+#   text hash     66feeb30bd88dc5d
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

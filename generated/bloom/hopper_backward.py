@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f17d8b9033e1885a
-#   text hash     1f822dab7346d549
+#   content hash  2af37dd2ec820ae6
+#   text hash     2ab0240cc5ba6aec
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

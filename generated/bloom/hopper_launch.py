@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f2afb23d66f71fa3
-#   text hash     80cbc4c0d9147a1b
+#   content hash  bdddf015e8092370
+#   text hash     8f74213de369e8f9
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2bb0073ff9691347
-#   text hash     76a5bdd8cc80ceee
+#   content hash  ecd0b38cdfbf2789
+#   text hash     a897d763664f7fb8
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  517f91cb65c5e6ea
-#   text hash     45e96f1c5cd092f6
+#   content hash  477f111c46ba3b4a
+#   text hash     f1945382634c17d3
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  33c71659efd19211
-#   text hash     28eedd13f15542bf
+#   content hash  a6707655c323b105
+#   text hash     cfbf7f271b624dd2
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

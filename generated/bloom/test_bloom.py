@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5f24d0500f8acba2
-#   text hash     a91b4cf442dce28f
+#   content hash  300c95d261ccc0b6
+#   text hash     86dc55aa4edb969d
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

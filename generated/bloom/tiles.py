@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5d4a983fb91fd198
-#   text hash     952657cf2d238890
+#   content hash  4afdc398ecd7c60d
+#   text hash     e1a76765c2f91fd5
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  575e656775b004be
-#   text hash     98e212ab89ed1f3a
+#   content hash  f0557d988ddc3490
+#   text hash     531e9d60275c4394
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fec7c84f0b8be665
-#   text hash     c767ac38f565cec7
+#   content hash  1679cc2057006448
+#   text hash     9e43d95460a0f811
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

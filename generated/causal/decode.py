@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2f13dd4ea9c74246
-#   text hash     0effe37caddc9537
+#   content hash  eb393d9caa29b1da
+#   text hash     b6708634139c7c3f
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

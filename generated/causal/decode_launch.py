@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0b5dea738472e211
-#   text hash     3f0d1561cde11c3a
+#   content hash  1698e1eb095567a1
+#   text hash     cd343e0f016b3a47
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

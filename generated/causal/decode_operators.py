@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a3ea747ec6c20da5
-#   text hash     f5a7118dc58d0a09
+#   content hash  1855a486fee56d16
+#   text hash     e348deee167b3ecd
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3ea211cdd5be0e55
-#   text hash     18ca799aa3083ef3
+#   content hash  9de3569790a331f8
+#   text hash     c0cfe5283a652cf5
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  cc8b34ffb4e4bb3c
-#   text hash     e9839537312059f3
+#   content hash  1466f905009b90d8
+#   text hash     bd803efd1fa30b59
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

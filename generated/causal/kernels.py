@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e9efa8beda5ebb2d
-#   text hash     d1b186c9d402cd36
+#   content hash  18f75c009305f0e4
+#   text hash     98bf551def5c7ea6
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  dc5b3a8002518f4c
-#   text hash     8be1922bbfcecd4d
+#   content hash  cb433be6c4b9e42c
+#   text hash     bb8101319123e1de
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

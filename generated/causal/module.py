@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d8998ceefccae3ff
-#   text hash     86445bc616c04ff4
+#   content hash  ff3998a586407d77
+#   text hash     ff2fadc672cec3a8
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

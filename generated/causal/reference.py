@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6b32e0af36ad499f
-#   text hash     d1a22577968d61ae
+#   content hash  1b607932534e2f4f
+#   text hash     63006053d4d18602
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a669566e5e4609e4
-#   text hash     ee7be6e7d2fd30b3
+#   content hash  1f63e5a95427ac13
+#   text hash     13388c74f77bd35f
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  62a05a79cc571bd9
-#   text hash     96e14a681a5f6870
+#   content hash  54b83c52d65ef843
+#   text hash     e0b36b80b97cd29f
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8f37f75705ca8fa7
-#   text hash     db20bfebff30cb58
+#   content hash  9bfbf698543e7d5d
+#   text hash     1587611413073f53
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

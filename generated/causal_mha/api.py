@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0dcae3b06ee1c5ac
-#   text hash     e2254077cefc8c4c
+#   content hash  269c95b7571e8d8a
+#   text hash     adb00b440619867a
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  da30f856a2845eec
-#   text hash     7f1d40b0dc51c22e
+#   content hash  565bb642e3a9b122
+#   text hash     454cd067e9728919
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

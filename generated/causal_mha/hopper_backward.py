@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a2a6c8e469c29a7f
-#   text hash     d214ccb5529d92dc
+#   content hash  99b83943fb971f25
+#   text hash     01de170f40d33e61
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c69dce22d6dcf59d
-#   text hash     3be0f02d8bba6239
+#   content hash  43da4f7c79160b40
+#   text hash     083433235f14a5cc
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

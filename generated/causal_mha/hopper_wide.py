@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  fe6aed15e7c73911
-#   text hash     dec5063724afaeb5
+#   content hash  aa9ee0af733e2423
+#   text hash     93de9702285e053e
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

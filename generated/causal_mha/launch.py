@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3297e418d89cc212
-#   text hash     1fa5f12c9f0be472
+#   content hash  3452054e0ef883f8
+#   text hash     f1502dd349c0244d
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  290c3ebffd86ab95
-#   text hash     dd83a8a10c96cdc3
+#   content hash  c8e8e84c50004ac8
+#   text hash     ab96f0cabb5ca546
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

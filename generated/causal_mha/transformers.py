@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5560d3729ba2329d
-#   text hash     a3fd8ab6c00d4d99
+#   content hash  83664bfd327ffe72
+#   text hash     2eaab28ea5031840
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

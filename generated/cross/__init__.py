@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4921a7f814b99390
-#   text hash     701c3673457cb5ed
+#   content hash  35655b5c2d5d9d2f
+#   text hash     1d7b06441c994de7
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  522f4cb9cef065d0
-#   text hash     9ee24ea0f1e755ca
+#   content hash  9ffb75c5bffdb6de
+#   text hash     9164d1912dee6c63
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

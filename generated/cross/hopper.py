@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d2e60c8bfead3fed
-#   text hash     e246d407316186e0
+#   content hash  f07422247a7e473b
+#   text hash     c4b7357c63ea49a1
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

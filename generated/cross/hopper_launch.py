@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7a28ae85563f91c9
-#   text hash     8e3a5283a414e7c0
+#   content hash  f2ca1945af2040fb
+#   text hash     f6ededf5388291ca
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9c75a1a5b0acde0b
-#   text hash     b8be27c37926d6fd
+#   content hash  526388597521beb7
+#   text hash     9734675d91468f18
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

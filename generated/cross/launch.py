@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  80132788a25fe55e
-#   text hash     06a68e606370c01c
+#   content hash  1070d9d81c47d7cc
+#   text hash     dc2b1c3b41d66b53
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  55d68fb9cbed9381
-#   text hash     d8893b186e7ca4b5
+#   content hash  1993d6338c20b98b
+#   text hash     07b960b0e435349c
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

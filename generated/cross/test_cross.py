@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7961f951e1791c81
-#   text hash     aec72e843e08c6a8
+#   content hash  6bfb6ee4dbab01e6
+#   text hash     26745158f3852f7e
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5d9c9f7bae1a15a6
-#   text hash     618ccf709abcaccc
+#   content hash  167e1933649f9dc9
+#   text hash     310f785370aad813
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a77b296309b6e14e
-#   text hash     d29f1ed2330db952
+#   content hash  a846d883a9c02541
+#   text hash     c149e4342c741c82
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  be2bef88ec99af0e
-#   text hash     b3948b28325aa736
+#   content hash  80dfc0ea5f14de45
+#   text hash     e46353ee16bf6d88
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1ce2fd6d7f58fdaa
-#   text hash     05912d697176e28f
+#   content hash  5fe331a0d028395d
+#   text hash     a556e40e56f00007
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

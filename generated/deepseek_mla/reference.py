@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9ae995b8248c8876
-#   text hash     da57c80bd4f88fb2
+#   content hash  1b5e5dfde7386e19
+#   text hash     babf507eb647f528
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b8f6f587c86e9364
-#   text hash     8c4845e5093f696e
+#   content hash  9c0383988344904b
+#   text hash     4712ba2d598f9fde
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

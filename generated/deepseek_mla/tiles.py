@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0a7fd63f43e693b6
-#   text hash     32c25dac3839d362
+#   content hash  b4e90d0f268d989b
+#   text hash     616dbff01f038a67
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9867aaeda7f44f73
-#   text hash     1752fd5a6995bb6a
+#   content hash  6d109d70a2cdaf91
+#   text hash     01cb2c5a3c2b595b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

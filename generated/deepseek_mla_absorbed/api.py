@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  63e1a4eca422ab0f
-#   text hash     ab85849978400355
+#   content hash  dbde8c8067825903
+#   text hash     d0590fd11c5ac5fa
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  ca7f9ab85ad1f055
-#   text hash     b89202d2ea3e1559
+#   content hash  263bd2a98c838528
+#   text hash     5070e7ba8aef532f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

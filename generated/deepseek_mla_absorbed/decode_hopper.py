@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  2b468b69e1581931
-#   text hash     0474e23be7204f97
+#   content hash  ba9125ce7cf7b6bd
+#   text hash     89ae0e8a7b27a7ce
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """`attend_split` of decode_kernels.py for latent heads on Hopper GPUs, in Gluon; other names as at its head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  65a4ebe7ae913c86
-#   text hash     46795245740ba302
+#   content hash  1319e8ca289b4127
+#   text hash     7ec9d84efed9c470
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -79,6 +79,7 @@ Symbols
     TURNED               whether the rows of a tile stand as columns in products, as few do
     SUMS                 partial sums of each row's weights
     IN_TWOS              whether float8 values are read two columns at a time
+    QUERIES              key heads that a program reads, and query heads that read them
     BY_HEAD              whether float8 has one scale for all keys of a head
     FAR                  whether rows of a tile may stand 2**31 numbers apart
     CHUNK                splits that are added up one after the other
@@ -296,6 +297,22 @@ def find_splits(q_len, k_len, reach, first_keys, split_size):
 def count_slots(head, first_split, split_end):
     """How many splits these are."""
     return tl.minimum(head, split_end) + tl.maximum(split_end - first_split, 0)
+
+
+@triton.jit
+def joined_rows(
+    b, kv_h, token, q_len, cu_seqlens_q_ptr, lse_stride_sequence, lse_stride_head, Hq, QUERIES: tl.constexpr,
+    ROWS: tl.constexpr
+):  # fmt: skip
+    """Of the ROWS rows of a sequence and QUERIES heads which are there, their heads, and places in out and in the LSE.
+
+    They are [ROWS]; those behind the last one stand where it does.
+    """
+    place = tl.arange(0, ROWS)
+    row, h = tl.minimum(place // QUERIES, q_len - 1), kv_h * QUERIES + place % QUERIES
+    own_row = row if cu_seqlens_q_ptr is None else token + row
+    lse_row = tl.cast(b, tl.int64) * lse_stride_sequence + h.to(tl.int64) * lse_stride_head + own_row
+    return place < q_len * QUERIES, h, (token + row).to(tl.int64) * Hq + h, lse_row
 
 
 @triton.jit
@@ -562,12 +579,9 @@ def attend_split(
         if JOINED:
             if (slot == 0) & (k_len == 0):
                 # no split has a part
-                there = tl.arange(0, JOINED) < count
-                row = tl.minimum(tl.arange(0, JOINED) // GROUP, q_len - 1)
-                h = kv_h * GROUP + tl.arange(0, JOINED) % GROUP
-                own_row = row if cu_seqlens_q_ptr is None else token + row
-                out_row = (token + row).to(tl.int64) * Hq + h
-                lse_row = tl.cast(b, tl.int64) * lse_stride_sequence + h.to(tl.int64) * lse_stride_head + own_row
+                there, h, out_row, lse_row = joined_rows(
+                    b, kv_h, token, q_len, cu_seqlens_q_ptr, lse_stride_sequence, lse_stride_head, Hq, GROUP, JOINED
+                )  # fmt: skip
                 store_nothing(
                     out_ptr, lse_ptr, h, there, out_row, lse_row, tl.arange(0, BLOCK_DV)[None, :], DV
                 )  # fmt: skip
@@ -651,13 +665,9 @@ def attend_split(
         tl.debug_barrier()
         count_ptr = counts_ptr + b * (Hq // GROUP) + kv_h
         came = tl.atomic_add(count_ptr, 1, sem="acq_rel")
-        # [JOINED]
-        there = tl.arange(0, JOINED) < count
-        row = tl.minimum(tl.arange(0, JOINED) // GROUP, q_len - 1)
-        h = kv_h * GROUP + tl.arange(0, JOINED) % GROUP
-        own_row = row if cu_seqlens_q_ptr is None else token + row
-        out_row = (token + row).to(tl.int64) * Hq + h
-        lse_row = tl.cast(b, tl.int64) * lse_stride_sequence + h.to(tl.int64) * lse_stride_head + own_row
+        there, h, out_row, lse_row = joined_rows(
+            b, kv_h, token, q_len, cu_seqlens_q_ptr, lse_stride_sequence, lse_stride_head, Hq, GROUP, JOINED
+        )  # fmt: skip
         if came == count_slots(head, first_split, split_end) - 1:
             tl.store(count_ptr, 0)
             for first_column in tl.static_range(0, BLOCK_DV, COLUMNS):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  a952c9e39c27f8b9
-#   text hash     2257ed9ed4f4659f
+#   content hash  ce3e479e8d2dc2cc
+#   text hash     dcb0b2a37f8506ed
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

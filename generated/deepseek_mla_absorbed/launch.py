@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  914e95682a1c415e
-#   text hash     efa3393f26d3829d
+#   content hash  4ba0a9fec90a4eac
+#   text hash     95371fc1c5092a0b
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

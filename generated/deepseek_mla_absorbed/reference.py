@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b482bf3674fcb3e3
-#   text hash     fabce95336b34edb
+#   content hash  4dca4b5d3b15e25c
+#   text hash     81e88557ea4ae2af
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  7d90f18e33e84026
-#   text hash     1394dff3b4bda3dd
+#   content hash  102093ca6b3bf1ab
+#   text hash     13c4920b71762d8d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  595c7be25290d3d8
-#   text hash     b9d01ee1a6b8bf3e
+#   content hash  2ab0331e779c5dbe
+#   text hash     7472cd8569625cd2
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

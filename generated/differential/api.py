@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3bf8adfa1880978c
-#   text hash     018f51570e3b8752
+#   content hash  9edc6dff05e222f1
+#   text hash     fcae00eb026e4f9c
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

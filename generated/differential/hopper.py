@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  95de6a8706c5cb36
-#   text hash     12b46934d1a6877e
+#   content hash  aab69306a6b612eb
+#   text hash     db8f057971e9abf0
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

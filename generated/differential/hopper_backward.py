@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ec5ab7b371a9e2f4
-#   text hash     4013af416c5d84cc
+#   content hash  594c4f43e11d9739
+#   text hash     ec1ba9d15daaa745
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

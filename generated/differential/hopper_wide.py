@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  363919ec918610ae
-#   text hash     6494eab3b283b761
+#   content hash  bd19c6f6986e604d
+#   text hash     104171d543eb2a08
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f3a506ace1ccd09b
-#   text hash     4a175b6eac7685a3
+#   content hash  b35b57496c44b8ba
+#   text hash     0e3cfe0d12cdfb28
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

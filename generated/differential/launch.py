@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  44d292c2d646f915
-#   text hash     294f585265ce1689
+#   content hash  3810cf24df892d9b
+#   text hash     59c71a87599c2df0
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

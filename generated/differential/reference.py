@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  34a1288bc3bbb9aa
-#   text hash     27f3a47cc6912cf7
+#   content hash  64f3954d47a92d3c
+#   text hash     4ffddc516a5cfaa8
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

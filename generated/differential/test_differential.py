@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3c9152d2ea7e0cbf
-#   text hash     a387b715ff946624
+#   content hash  25d92b3e0af75bb6
+#   text hash     87834a384b98b92a
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b30e7dc52c9469b0
-#   text hash     5678fe379491552f
+#   content hash  f55cba1f14538cb1
+#   text hash     4e96256cfb80bff8
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  71c2dbed3a42cfa1
-#   text hash     7c93af361e130117
+#   content hash  e1bb03e9beba0816
+#   text hash     130d47647d2fef20
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

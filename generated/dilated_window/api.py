@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  7a1ccbec26f482d1
-#   text hash     0f67de349a743936
+#   content hash  132e5b51f956478a
+#   text hash     57573149bcab8aa3
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

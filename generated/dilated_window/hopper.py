@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2d8c70a9c864c291
-#   text hash     d0c6847980e9055d
+#   content hash  f2864c62d24e3221
+#   text hash     55fd6b1a39a8a043
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  5b07cbe8a2ba4cf0
-#   text hash     8e9adca91fed8db4
+#   content hash  1df045ffa319f9ab
+#   text hash     151d3b8c8665e4c6
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

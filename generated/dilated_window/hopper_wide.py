@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2f074c725ef623bb
-#   text hash     228ec18b724a96a2
+#   content hash  d6eff398077dbfef
+#   text hash     9ec7fa295b618efb
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  436cf193fb707fec
-#   text hash     73f05d374d56c366
+#   content hash  8e5e11c3795b07d6
+#   text hash     fa1fc2935da960c8
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  699554864b2a28e0
-#   text hash     813abf22fb0da3d2
+#   content hash  39655156646d70d1
+#   text hash     8962c333444edc28
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f71c3d13d1f2b90c
-#   text hash     c2d4bc806b552180
+#   content hash  c793a140918c33c7
+#   text hash     8800c425c380a323
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

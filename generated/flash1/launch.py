@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  430b229df5439ada
-#   text hash     b034cf2856c0868e
+#   content hash  dad8683e2caad050
+#   text hash     867eaaefabfaddb5
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  8e8274361e5cb7d5
-#   text hash     0321295ec754012e
+#   content hash  9158ca1011631b44
+#   text hash     0442dc245f76c128
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  0590bfdd395b0378
-#   text hash     e32cbbcd9c955886
+#   content hash  171ac96e234e778d
+#   text hash     c7d55a4f24779d35
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

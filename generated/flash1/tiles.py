@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  24a542b9c9c4c598
-#   text hash     7f5fc6f9411e9378
+#   content hash  20d4e9cb11c7a271
+#   text hash     37ef67ab7ce2fc4a
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

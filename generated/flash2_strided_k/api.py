@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  bbe769819caa8260
-#   text hash     ac983d4da08c3a58
+#   content hash  99cb0ce18bb95b2f
+#   text hash     1179b19bdd318b09
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

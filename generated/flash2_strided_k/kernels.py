@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  053d3f7f175e6a24
-#   text hash     d7598b32420bea3c
+#   content hash  030a1f03b8759c9a
+#   text hash     502d246d194ef44d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  e4709c62be90ae94
-#   text hash     0aeb9341a6c046bc
+#   content hash  7bf86d9113a853f8
+#   text hash     47be93277e2990d1
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

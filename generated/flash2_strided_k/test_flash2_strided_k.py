@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  daf1899f00e36cad
-#   text hash     07e607f14bcc6329
+#   content hash  c384ba93b65e71dc
+#   text hash     c39528611b3d94d6
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3f4175b15d3c95ce
-#   text hash     8b5e8c51d37a7df3
+#   content hash  78a566a2519b9852
+#   text hash     e6bac6a62d4777c4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e2383ad2480d59bd
-#   text hash     6b6b149f5f8fa10f
+#   content hash  0300e20e58243768
+#   text hash     653c663b547ad8fa
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

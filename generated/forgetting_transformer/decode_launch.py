@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  96bc62d35ed55298
-#   text hash     1281dcd5016600c4
+#   content hash  277c335bf7c867ad
+#   text hash     c6d0c5215ae5aca1
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4874725b967941a4
-#   text hash     c9deccf47b54705b
+#   content hash  bfda3085f6dc3902
+#   text hash     a7737cebf7848086
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2ea511ce8bf54c40
-#   text hash     7f577bb2b970e1bf
+#   content hash  56736e02db92f61f
+#   text hash     fe127cb66c08cd57
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  39c651ffebfa765b
-#   text hash     683f2e092e399c18
+#   content hash  71bca873bc5de487
+#   text hash     16e28aa63a0a5f67
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a3e5cd8f2012a357
-#   text hash     8d2cd4928e442b6a
+#   content hash  16741044af276133
+#   text hash     7621e313a5c232c2
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  fd274757df9d704c
-#   text hash     699bbc1ecdd70486
+#   content hash  ac4d20c5d402b873
+#   text hash     babe8d23b51987cc
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

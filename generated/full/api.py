@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a5596b533d87dff4
-#   text hash     9c604a11eba8167e
+#   content hash  0b2845c594a44945
+#   text hash     483620569bd314db
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b3374ebae0fc21d5
-#   text hash     d2a8cddea6d2628d
+#   content hash  12a01cb8ea0632b4
+#   text hash     7228e2725529f90b
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  98a07eb7b291b966
-#   text hash     2ec5035afa3dbfae
+#   content hash  d1b92600ed67e390
+#   text hash     baacddf9309a76e7
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2a172f324bb8cb5e
-#   text hash     fb82dc7a9cf7e301
+#   content hash  6f77b9a19cb54ea3
+#   text hash     1f7fcc6a63fcfebd
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

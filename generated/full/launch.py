@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d5a6b24189f104f0
-#   text hash     6648b0dfe7697da2
+#   content hash  d510c33bc19bdcae
+#   text hash     27b844575cfe2dce
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

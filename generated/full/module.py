@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  57da7251dca88b69
-#   text hash     e9d3a63866b4ed4d
+#   content hash  1893e08e66049f7f
+#   text hash     69c3b156e48c5962
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  adc3ea648cee53e5
-#   text hash     56dbe477363586c3
+#   content hash  2a824a5ed6648215
+#   text hash     82cfb83b9ef5d0cf
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0eaedfaa24ac868d
-#   text hash     4b5f19f71c4c518f
+#   content hash  e4ca219d3494c842
+#   text hash     b2a2e304fe65b66b
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  50178aa42a873424
-#   text hash     58f619bcd35571a2
+#   content hash  bd000b4616c532fe
+#   text hash     61d0684a1977092e
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

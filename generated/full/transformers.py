@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f882f61a0c7a4ae1
-#   text hash     5c8f452d37cdf0f2
+#   content hash  a2b031ce48fdc92f
+#   text hash     318a6cb3328f5d9f
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

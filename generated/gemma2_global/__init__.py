@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  028e3f8eef2d8d64
-#   text hash     7d26963d2516d4a3
+#   content hash  e834f01079b696fd
+#   text hash     b23c017947641baf
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  53bcac90da9442f7
-#   text hash     31ef455500c0517c
+#   content hash  3a58a969bc4bc348
+#   text hash     155e530631817b23
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

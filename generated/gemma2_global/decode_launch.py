@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6ef3b16595a9e487
-#   text hash     e6aec747443b3e92
+#   content hash  bbf1136cab578276
+#   text hash     58d108a59fad2d0b
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  cdb11b7affab9e12
-#   text hash     9ad25cb7d6b75f0e
+#   content hash  fb6f60e77720ee2b
+#   text hash     3f013c45a7b1d91d
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

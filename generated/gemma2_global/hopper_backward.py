@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  dc80e7de9099b280
-#   text hash     5ff7b4877fa0a64d
+#   content hash  cfc6ad05a1c62886
+#   text hash     83e6bd24e6b87d4e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bfa1ef5b5c68b918
-#   text hash     b61708e52afdd451
+#   content hash  a7314d72c01cd1cc
+#   text hash     4f251bcf804fb5e0
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

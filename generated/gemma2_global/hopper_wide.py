@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  fd01091fdeeb51b1
-#   text hash     bc3e2efed641ff38
+#   content hash  f52db3a3d8add847
+#   text hash     64723c920f97e0a7
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bca2dcb4c1263cf4
-#   text hash     d4b42b5864c12c43
+#   content hash  b48faaa6aef98e54
+#   text hash     b9da9c9729daa0ca
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

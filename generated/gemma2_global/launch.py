@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3ad3ae45327564c3
-#   text hash     d5922c33101ea220
+#   content hash  37c6b56f59459d7e
+#   text hash     2b5704da8a995c37
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8a9bef99e37c536b
-#   text hash     0ca24e0ec93774e4
+#   content hash  ae26e1c9107bc8e8
+#   text hash     8d16043435d2617e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

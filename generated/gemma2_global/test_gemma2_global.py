@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2c0a7fab759bde8f
-#   text hash     00dae5c2c59e16a2
+#   content hash  f21a50dbe15d3d2a
+#   text hash     2bfa2ac0673b9bbf
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0a991960ef4965db
-#   text hash     b5fe2e446c13aad8
+#   content hash  1684898df7d8498c
+#   text hash     c4ce3dacd89a6433
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

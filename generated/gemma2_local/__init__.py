@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  abb72ad9ef512278
-#   text hash     4d4c5c78134ab9aa
+#   content hash  52e68c717c51008d
+#   text hash     6750d8548209f847
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

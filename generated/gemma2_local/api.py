@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e169017f4eee9b33
-#   text hash     ceded60886f5d227
+#   content hash  ca3d0aae94155d1e
+#   text hash     90210d1059d6cfbc
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3d259edecb854d1f
-#   text hash     44d88f999e574217
+#   content hash  6745142d5e807483
+#   text hash     3f2ab52aede21c51
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

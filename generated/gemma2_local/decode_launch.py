@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e61fb49491d013fa
-#   text hash     8ba5229cd4d37393
+#   content hash  db02ca50a2d829ca
+#   text hash     46d0d8aeffb529e1
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5fdd29a1f713ccd4
-#   text hash     2e6fb47c46ba200b
+#   content hash  1ae4170237c8656b
+#   text hash     2ce93f6633a9d22f
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9460c911c15facae
-#   text hash     41a4401a1aacbb2d
+#   content hash  fc270842444d72ce
+#   text hash     ee37fb93d448a4b7
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ad5634c8a8ef2aa6
-#   text hash     34c3832d7b9fe60e
+#   content hash  5bddd13adb5aa8d4
+#   text hash     0505507b9082e90b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

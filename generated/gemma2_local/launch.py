@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  15ad3b07d7d15775
-#   text hash     26fa4183be518ce6
+#   content hash  cbe871e55b970650
+#   text hash     72834e4566fc8f56
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5f861d044f505650
-#   text hash     fd2e5b89fab9c8c5
+#   content hash  590758d6bef4ebba
+#   text hash     7c2857a5280f705f
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

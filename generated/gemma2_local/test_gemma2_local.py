@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d04cb045c3cf2a45
-#   text hash     c7a264a790fb6f46
+#   content hash  f7a2eb283a4339ff
+#   text hash     677f39e9783c349b
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  042424be74a2741d
-#   text hash     ea66da315de82d2c
+#   content hash  b30c10a038d44aa6
+#   text hash     55068aac4bab8add
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

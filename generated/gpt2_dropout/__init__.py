@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  bc65a9a014cc6954
-#   text hash     227d55033d9453e1
+#   content hash  5364167961799476
+#   text hash     24a3da4306b1a47e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ab4b3066cdb1f327
-#   text hash     f2a69d26d06b56f1
+#   content hash  c5d0de25af80caf1
+#   text hash     4c3d43c97388cca9
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1d9c5085dee49ece
-#   text hash     f8b1f23599a07496
+#   content hash  21436eb02d22ad9e
+#   text hash     94f3f9d8c9e0f010
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  661b09ee3ff3f640
-#   text hash     ae8987a416138eb2
+#   content hash  5b68d53db4c2ea55
+#   text hash     3f090d150c274f77
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

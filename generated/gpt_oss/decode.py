@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d9b438c8720131b8
-#   text hash     2672ede50ab845e5
+#   content hash  711207f4cbd2eb09
+#   text hash     0db1d9ed69a3be7e
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5476ecd7babbdba0
-#   text hash     da7da4f9a7841c46
+#   content hash  6f3430f23abe1401
+#   text hash     777c8cafcb7e9f87
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8bee26ae30d79719
-#   text hash     da4703dc475b9ec8
+#   content hash  7108179cfa560b88
+#   text hash     a0742655a26d0b2b
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

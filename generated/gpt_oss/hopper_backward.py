@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6b505542c33e9d98
-#   text hash     f22edf4735a6eb8b
+#   content hash  06fd5396f7148cae
+#   text hash     f7d53fef9dcd9d61
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d72d2b2d29a10257
-#   text hash     45583994330f93d8
+#   content hash  d3de6467a6aeb9a7
+#   text hash     fcb571bd3d3d434c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

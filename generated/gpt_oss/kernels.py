@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  716f8ddd707fcfcd
-#   text hash     fa1fd010c373db13
+#   content hash  f137e58232e2711c
+#   text hash     df8d8e7fede54189
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  aac0fb30278c7838
-#   text hash     0feb5b57dd6ed59e
+#   content hash  c86fbef487cd93e9
+#   text hash     1834ac078e8d4457
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

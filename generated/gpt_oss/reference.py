@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  371e66c1d01aad89
-#   text hash     6f342674007cda2e
+#   content hash  39dae9a89faa3259
+#   text hash     98355cd80c4ff014
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  622f6f1999ddb137
-#   text hash     bfd0cfdae8567f6c
+#   content hash  549f1f01408d13ad
+#   text hash     74a7841053620ece
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

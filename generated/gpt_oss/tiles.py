@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8b7f47675093efc1
-#   text hash     5d82ea4438bc8e36
+#   content hash  34aa5921ad4c7229
+#   text hash     a498c28a99a910e4
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

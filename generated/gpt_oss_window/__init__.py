@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  617a70dd7c92eba2
-#   text hash     b8de7ae1d1ad89cc
+#   content hash  04b002eb043c0f9e
+#   text hash     54f2ed8939a4d546
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  73c20e96d38b6532
-#   text hash     8fb77ff4c6c09adb
+#   content hash  ee6bc8c61cacf113
+#   text hash     c4df2f615f2bd2f1
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

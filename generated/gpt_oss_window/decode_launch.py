@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c961eae29678c850
-#   text hash     7cfd57b3d539aca5
+#   content hash  cec480b5ee5d6612
+#   text hash     dc4b57382e2514d9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  1137d5782d6811c2
-#   text hash     e9ac03e20524829f
+#   content hash  d1aaf4355b8991c9
+#   text hash     354e70c706519b3d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  02899ec3def4c222
-#   text hash     cbcbc8cd39532c30
+#   content hash  dceecb141b65a63a
+#   text hash     24cb2d8ec84b4e86
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7b5c36d7758a8061
-#   text hash     101c6b2967635ffe
+#   content hash  3307052f7c446e9e
+#   text hash     0b8da6a414edd34b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

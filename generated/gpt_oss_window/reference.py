@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f49175c2780f67c7
-#   text hash     3b2c5d3565781bed
+#   content hash  2497ad208ff95f08
+#   text hash     ee59312691c0e640
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  33f79e2d7e73da42
-#   text hash     8acdd68861aa2b9e
+#   content hash  b110f6f07ba0ca17
+#   text hash     ced81296fe019c90
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

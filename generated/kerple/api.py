@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c1f9eab27632ebf6
-#   text hash     c0e82612ddb7fa1d
+#   content hash  73a234c9c6b742dc
+#   text hash     5c36a1becdb903db
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

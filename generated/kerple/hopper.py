@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c29ade9cf63c8752
-#   text hash     9f7f22dd79c1d6f7
+#   content hash  3291d7323666a476
+#   text hash     7bebdb3f13857d9c
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d6f41d343f2d2199
-#   text hash     ac1bc6e2fbbe2b32
+#   content hash  3bb33696d74d9a06
+#   text hash     35123c5c11c89637
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

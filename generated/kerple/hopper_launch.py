@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5b37fcd45222a409
-#   text hash     9860e1d4141cacfa
+#   content hash  ac852e9240c46389
+#   text hash     40c1cc0f5757ca32
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

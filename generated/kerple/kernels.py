@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  88d4b1c145dac840
-#   text hash     9d55d2e3a11364fa
+#   content hash  3ac8227615d69ca0
+#   text hash     6eec724791c99555
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  78ea2188e46ac99f
-#   text hash     93cb598494d11be2
+#   content hash  78d0c7620d65ec5c
+#   text hash     a829c31563053197
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

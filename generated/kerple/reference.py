@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  de262b5cfca97159
-#   text hash     1a4dc4aa6379a804
+#   content hash  bdd484032d7a15d2
+#   text hash     f1a2b8807945bb9b
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c9c446c462d6c774
-#   text hash     3ee4200344b6ee62
+#   content hash  059fa6605cf95b16
+#   text hash     2ee12d0fbd2b00cd
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

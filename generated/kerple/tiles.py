@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ac8ef6ca197571c0
-#   text hash     f2bdfd078d95421f
+#   content hash  e2d240b27a4d9c29
+#   text hash     2451af55db2325d6
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d8a0836f711a0446
-#   text hash     966560669b930de7
+#   content hash  4b4ca50158fb3559
+#   text hash     78b8bffc479cd36b
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c4b59bc89b9864f5
-#   text hash     24c89e89e01c377e
+#   content hash  2b9199a494cb051f
+#   text hash     458573d1bfdce956
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

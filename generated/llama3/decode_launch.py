@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a04da4849b80a5fb
-#   text hash     57d95d74da226912
+#   content hash  633eb0a5ba805648
+#   text hash     0172d015e6dd8fcc
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  bff3d35eddc5e801
-#   text hash     dc584c3900b172a2
+#   content hash  64bdb17ab94479f3
+#   text hash     d1daf537acb6bed8
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ebb302a7a13a0c12
-#   text hash     ff89408ca668c0d6
+#   content hash  659e71b53bb46261
+#   text hash     558b6d55241ec2c4
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5eacfd563abd2e37
-#   text hash     58fa431222317c2b
+#   content hash  40a39b96ee7320c2
+#   text hash     42289c5be0c87edf
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9ff58ec7ba5ab03c
-#   text hash     16fce9828fb77246
+#   content hash  7dba78c2b0ba5ddf
+#   text hash     ab5898b07cde7f3a
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3b78a5d83f824937
-#   text hash     776d1038ffaafff6
+#   content hash  e89f42cee48c4246
+#   text hash     45e3c289bf907b5e
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

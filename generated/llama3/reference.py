@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4e55c52e7bdde148
-#   text hash     d24887fc853cf9f2
+#   content hash  2afbfb8b42eddd8e
+#   text hash     1ddb47390d6c31df
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  68c76eecb505146f
-#   text hash     0fb627bb8bcbf2a2
+#   content hash  3c4289e5f2363802
+#   text hash     a39b792f2b72f218
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

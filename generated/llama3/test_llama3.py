@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fca0aaf5dd5dc2d5
-#   text hash     f02095239f14f073
+#   content hash  8edff8bf06b9108f
+#   text hash     ed438246b4a532bf
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  14a8b1945beb0897
-#   text hash     fb5d4a9e69b2a3a7
+#   content hash  24155a69e1add9b1
+#   text hash     076e5995964bc636
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

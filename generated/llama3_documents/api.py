@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f88c800c0e4b105e
-#   text hash     f083db9e9126a5e9
+#   content hash  3127ee0489dad32e
+#   text hash     59440b3121710a9c
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d210c332f2a970ee
-#   text hash     6dca39e53a7a9019
+#   content hash  cd7edbcffe06f244
+#   text hash     bce0afeb56c6a245
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d840131b873f10f0
-#   text hash     755c2cd9fe43f50d
+#   content hash  f6d9bcf98bf14b1e
+#   text hash     35a367bf7b259b60
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

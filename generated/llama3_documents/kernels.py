@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ae37c54e2b3f4659
-#   text hash     526841ad2ba82d9b
+#   content hash  e609ced8b5dccbc3
+#   text hash     b5602f3854f49e9e
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

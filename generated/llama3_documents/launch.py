@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7166549858a5a2f8
-#   text hash     ab08a5317edc5a08
+#   content hash  924584de4955c5ae
+#   text hash     b96e27743565568e
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

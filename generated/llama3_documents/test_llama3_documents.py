@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  37c71d487cff6e02
-#   text hash     b967f69011aed60e
+#   content hash  92461047096b34cb
+#   text hash     1c2db331b3e10a10
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

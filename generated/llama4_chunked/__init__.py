@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9dbd84feab8df996
-#   text hash     33c435450f3f05bf
+#   content hash  78511a74204be587
+#   text hash     3a7eff530bd3d402
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

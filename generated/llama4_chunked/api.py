@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  dc11339b7349cd7a
-#   text hash     8391761d7c0f76b0
+#   content hash  d8a0504a7cf7f7fd
+#   text hash     0ce148ce813e0094
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a7a1ae75680a0dea
-#   text hash     637ce701ca9a67dd
+#   content hash  e32d900d5da2f55b
+#   text hash     0b9652b3a96fb347
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

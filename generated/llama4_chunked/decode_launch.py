@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  bc0d005fb324a448
-#   text hash     c055dfa5547114d1
+#   content hash  b8343464680d8462
+#   text hash     8500c46fa3db75e6
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

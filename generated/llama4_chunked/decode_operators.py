@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f488e61be39dc8b1
-#   text hash     00bd73f4efb40ba0
+#   content hash  7a471708293b3724
+#   text hash     6b17710968561905
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0fdcc3a3b13209f9
-#   text hash     ae4b9e9a92a2c70e
+#   content hash  ed4d0b5c45e08e09
+#   text hash     a5946998f2c8212b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  235c02e31c9864e2
-#   text hash     240331083453ed38
+#   content hash  8421cdba8ae7811f
+#   text hash     0e97128be0fd8ecc
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d99e8a127f8ebc3f
-#   text hash     ceab7c7ad870a9c2
+#   content hash  48a155cee8829199
+#   text hash     7bad261f2254c46e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a918e150e814561e
-#   text hash     272ddffdd734871d
+#   content hash  1065e27ebc4dc1df
+#   text hash     9ba0e756942b7a59
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

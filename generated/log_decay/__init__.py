@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  fe4c5eff0b694496
-#   text hash     b10815e5661d21fe
+#   content hash  d67c246e034673e6
+#   text hash     2c7b90e74a96bca4
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c349343c4119e419
-#   text hash     0c7213149a4e79d7
+#   content hash  7e6af10574e0fc4c
+#   text hash     ec48878543c331c0
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5a1735259c47dc41
-#   text hash     281ad05f39ee526e
+#   content hash  ca530c1e9cc6aaef
+#   text hash     502ced413a7e670c
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9221b1783293877b
-#   text hash     db3a2d3edd755aec
+#   content hash  93be02632c8f4eb4
+#   text hash     9652245934cd4d29
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ea6c27bd9e402857
-#   text hash     a6e31d9a274612b8
+#   content hash  520b3be2212cfda9
+#   text hash     689586f06f109993
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

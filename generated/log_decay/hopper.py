@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  15856efed5a4582f
-#   text hash     80524bc76e67a7f1
+#   content hash  5a801a0b5b20df56
+#   text hash     110ca4347ad76da6
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

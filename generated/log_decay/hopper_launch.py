@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c92add25f44bdbe2
-#   text hash     e8faddfb0e10e26a
+#   content hash  00be673251e46a3b
+#   text hash     b4180507cb48afa9
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

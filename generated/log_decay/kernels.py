@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  de839992dac12a83
-#   text hash     4a8f19886b7092cc
+#   content hash  792f600152b94470
+#   text hash     fc8943988e75f5f3
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

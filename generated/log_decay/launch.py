@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  91ea527b0c6e50d2
-#   text hash     897e07def568f12a
+#   content hash  74c85f1b9bc50529
+#   text hash     41ac6ddd3be0b068
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c175cf32b7b31afb
-#   text hash     29daedc0c048c074
+#   content hash  b5117accf693504d
+#   text hash     196be65fe7c86f84
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5057b5373c426b23
-#   text hash     9902a266cb15bb1d
+#   content hash  276b0422312ec0e0
+#   text hash     afcf55600eec2cb6
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

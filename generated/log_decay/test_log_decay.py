@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  cd5b975f4397c38c
-#   text hash     6f892a302f828c2b
+#   content hash  c9e2627cd7d7cbcc
+#   text hash     5a1e25d6aa786fb5
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

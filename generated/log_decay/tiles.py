@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  383fdc431feee84c
-#   text hash     8a0c834cdbdc3032
+#   content hash  72d75541d07c4a46
+#   text hash     c820229d4cf4f455
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a4f4aee23618d7b6
-#   text hash     6d82517e8e15073e
+#   content hash  61e3a0fea6f36c30
+#   text hash     b407be458687f63a
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d9b0d3f150bfb21a
-#   text hash     892d75f147906fec
+#   content hash  1f9b5802eec6f804
+#   text hash     7004c509fde2c23b
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a8dba8687d5b7b07
-#   text hash     16a6189da2869f1e
+#   content hash  753a1b5c30ddf448
+#   text hash     78fbc019a3563221
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

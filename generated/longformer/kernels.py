@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ea68378d7fe4afc7
-#   text hash     ebd8b5a5fdd4c8a6
+#   content hash  76fe24413dca8987
+#   text hash     48deb4338ee89b65
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

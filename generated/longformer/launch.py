@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  63f2e5c064ac75be
-#   text hash     de13649b16c06296
+#   content hash  cae4e19369163d3b
+#   text hash     9d62b54bc0df60ca
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6170d20b8fffdd5e
-#   text hash     bad334a8ee7cdb51
+#   content hash  ed546e3775bf778a
+#   text hash     d3245b5ca5e0727c
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

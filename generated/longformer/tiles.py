@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  165af96076e41b04
-#   text hash     6516c181206f4ab7
+#   content hash  2ca3ff492efe1b73
+#   text hash     0fe855d31fa58bdb
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

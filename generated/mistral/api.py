@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ea317d3b63af08c4
-#   text hash     c0422167701360e6
+#   content hash  cbda3813af085070
+#   text hash     3a3e5be42f14cd5e
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  00bb44c767b6191b
-#   text hash     d7242beb87853043
+#   content hash  dd3cd1b77fe74daf
+#   text hash     16a556cce5f6277c
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

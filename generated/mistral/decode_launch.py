@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9ad75af4dd6c7a90
-#   text hash     63946ee4b5a7de2a
+#   content hash  0a7c85be7b6c66fc
+#   text hash     5ca642b48c4a8db8
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b4784058bfb4188b
-#   text hash     8d54e517644ccc96
+#   content hash  59f8b2ebecb4bb84
+#   text hash     ce35558d86219931
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

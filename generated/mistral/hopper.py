@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9fbc113b55e4de55
-#   text hash     abbb6b9c9d1bba2a
+#   content hash  8faa51dc82a4eb2a
+#   text hash     0011ae4077594c02
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

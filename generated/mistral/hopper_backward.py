@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1822adb13180a017
-#   text hash     d3b4758a9816180e
+#   content hash  5bdc3e6bbd1dabef
+#   text hash     290c5d3e18441201
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

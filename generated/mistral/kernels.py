@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c376b7d0863078a7
-#   text hash     37b398e72d23e0d7
+#   content hash  d3f25e7833e6e971
+#   text hash     ff4714496bd4b7e2
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  000155bdecc991b3
-#   text hash     8eedbc8dab980889
+#   content hash  c40b13fd6c74faa9
+#   text hash     70367e6b14aeb51a
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  43ed1b807b7ea1a4
-#   text hash     c61db6b5b1538492
+#   content hash  fb11d1f7b8476b8d
+#   text hash     8962a8bad3ca4d1f
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

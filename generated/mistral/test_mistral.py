@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  83fa4962783497e4
-#   text hash     ba63604f437fa483
+#   content hash  9795c576e7984348
+#   text hash     b2984d3a3e65b48b
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  44e84ece36067f29
-#   text hash     bc97a73407eb766e
+#   content hash  68b7af83297ccb0c
+#   text hash     2384df8aee68f50d
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

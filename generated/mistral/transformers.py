@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c2d74433508a6b4e
-#   text hash     67bb3a9bec120d25
+#   content hash  008bb2169f0e0838
+#   text hash     2a62c686bd81ad9a
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

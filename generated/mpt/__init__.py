@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  da1f83c0cd43c73a
-#   text hash     3aa5f20a04e41547
+#   content hash  bca86a0184348cdb
+#   text hash     b8a3fe94594e9b95
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

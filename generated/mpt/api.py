@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e65c9e397196839d
-#   text hash     8244b4b9a5bf0ef3
+#   content hash  0168c8eac387cb11
+#   text hash     4d90b97f0cb6c67a
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

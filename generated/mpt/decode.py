@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7536be37bb4b9aa2
-#   text hash     8d4fdc89efbd2d21
+#   content hash  565c9bc7dbd6a625
+#   text hash     3fd0b013b9721e05
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

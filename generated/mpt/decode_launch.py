@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1f5f48915901833f
-#   text hash     64470ca8d0acda63
+#   content hash  199e42d4b0b5a9ba
+#   text hash     7cc49f9b46fe10c8
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

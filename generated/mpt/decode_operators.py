@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  804ca6f6899071c3
-#   text hash     71180d4030b215ea
+#   content hash  24f45c8a44069719
+#   text hash     bb4e0e7ce0b8ecfc
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

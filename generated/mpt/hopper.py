@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  67cc9cdbdfaee90f
-#   text hash     d7acb74fd5fd14cc
+#   content hash  4ab07e0b2c2feff2
+#   text hash     85b3290fcede6731
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

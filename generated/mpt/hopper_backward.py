@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  17f15ae89980d2ef
-#   text hash     1a80d550d432d431
+#   content hash  5262ac3bf59493e0
+#   text hash     6fcd987c3512a3f1
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

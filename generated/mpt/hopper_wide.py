@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c97f0744c248654a
-#   text hash     f40fcc639ec18b9f
+#   content hash  c8c6c841292d0728
+#   text hash     ee3a06d6934a22e2
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6fdd81e51873096e
-#   text hash     d85174e5e254060a
+#   content hash  686f2e0a352c02c5
+#   text hash     83eaad6f862fe12a
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

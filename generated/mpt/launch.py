@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2a7b00cecb1bc7df
-#   text hash     c38fe84568ea282c
+#   content hash  400178025dd6bd3a
+#   text hash     12850c32d7493246
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a31dfb4622ed1779
-#   text hash     9d14951939854aaf
+#   content hash  4fa93c3d5569fc6f
+#   text hash     948eb42a3e48c70c
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b5478e09a61351ca
-#   text hash     3ec31aeb207f4ace
+#   content hash  fb50493f86302b6e
+#   text hash     82457603866a3696
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9482aded73d51a79
-#   text hash     ed00bc8ba0cb7fac
+#   content hash  3a89a79652311c2d
+#   text hash     af5a2a51bdd6d94f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  744da82ac5543b98
-#   text hash     2a56a8ff67cb140a
+#   content hash  0edbbdd1225514be
+#   text hash     3f16bdf399da7d2e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  79f2aa862133b1ba
-#   text hash     140be682fd564153
+#   content hash  f28ed7f40b26fb74
+#   text hash     5d3e978e42cd3b4e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

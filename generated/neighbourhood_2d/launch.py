@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c5c98f4745d913cd
-#   text hash     2b513293f2b7a587
+#   content hash  d8636d72a94e5467
+#   text hash     da172b6a931bb588
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  b95994778c675270
-#   text hash     b6cfc1c56ba9e787
+#   content hash  24fec7ccb85599de
+#   text hash     34c3c007b8b6134f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  fe7950e12cd6fc82
-#   text hash     912617760f9cb50a
+#   content hash  3721d1648087bd55
+#   text hash     1c56e57d83da2a76
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2177f8e0ebea0eb5
-#   text hash     08797506c3dbb5f4
+#   content hash  2e191655c5779103
+#   text hash     ccf0eb56976aac50
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  be5e4e37835f6ff1
-#   text hash     1db99d1c2666a0fe
+#   content hash  f9cead1dc1857453
+#   text hash     b9836b1f4bcd48af
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a13561b83bb2e37c
-#   text hash     63635b9fdfb13b6e
+#   content hash  a6e3e16f5079491e
+#   text hash     7cd59a850abaf812
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

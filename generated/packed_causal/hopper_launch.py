@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8e45eafd7aefaf4c
-#   text hash     188b9f532f9d6203
+#   content hash  aae77a645b410cc9
+#   text hash     430d2775ea856895
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

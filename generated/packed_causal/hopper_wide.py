@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1324b62b25a331f2
-#   text hash     ca608636be315868
+#   content hash  b9ed4511d468cad7
+#   text hash     b5d4e832a0d98bfd
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7cb2a1f2a65675a3
-#   text hash     d9f3f389fdaaf8a0
+#   content hash  f69aa64df89cad08
+#   text hash     f8822ea656a30a3d
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  36ede313fa09c25e
-#   text hash     eb585319f138f7d4
+#   content hash  3c082413f14678e1
+#   text hash     3fa535b5d755f95e
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

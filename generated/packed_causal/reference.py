@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ca57b55daa8654c5
-#   text hash     fc2069535827b82d
+#   content hash  3ace1bbb0919928c
+#   text hash     2e2d811ecf1049ab
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1d3eddc08c0d6b45
-#   text hash     2b779411b0889b58
+#   content hash  09f4bc7554047ced
+#   text hash     5679abd235e58d0b
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

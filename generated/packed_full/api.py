@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0e4fff81234f8822
-#   text hash     c5832623ecb70af8
+#   content hash  a3fa252a25f3a9ce
+#   text hash     6a327ce88e8c5ef0
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

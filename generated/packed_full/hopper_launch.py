@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  9ad9ae4b69e821c0
-#   text hash     32b471e9e71adfb7
+#   content hash  de20417219ecd705
+#   text hash     a9b35cb500e8bc7b
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

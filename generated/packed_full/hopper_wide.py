@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  bcad6bba31c01184
-#   text hash     9b25d42b9876f3ec
+#   content hash  c1252a71154826c5
+#   text hash     98fb73a2448a1202
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1f46851b950e0d42
-#   text hash     cec035a4fe4348d0
+#   content hash  2fa765ac59d97846
+#   text hash     0019133a445c5a1e
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  13c79cf4fb060b89
-#   text hash     7b9d9dfc372cfa66
+#   content hash  0ebe2841ebfea63a
+#   text hash     319827210e986d7f
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  9574067629a0f4bb
-#   text hash     e0832be4f40c8840
+#   content hash  ac939879af9575cc
+#   text hash     e65722fd630c51bf
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

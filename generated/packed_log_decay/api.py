@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  744f7c1b4fce41fd
-#   text hash     386276384780786f
+#   content hash  98e6b0d6d5457ca4
+#   text hash     82a7bb228f192e6f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

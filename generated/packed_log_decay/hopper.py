@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  32935b43bd584e05
-#   text hash     68ca8e3a74d3f44e
+#   content hash  3f8d98dbbbc29e33
+#   text hash     a573cdf980de8550
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

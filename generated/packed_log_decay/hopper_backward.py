@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  bb71525167b88336
-#   text hash     7c7e5dba32e8de62
+#   content hash  b185f8cd19ab4409
+#   text hash     0431f72c92c4deb1
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  39a008545ff2d842
-#   text hash     8e57d38254280f70
+#   content hash  42f64eb4b25ad73c
+#   text hash     4359cbb4db058fc8
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b264d42a6cbe2b5f
-#   text hash     e1ced96e34f8b0a2
+#   content hash  bd66ee99827760e0
+#   text hash     8bb5161af7eba63f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8d897a3284af853a
-#   text hash     806051b1f3717bce
+#   content hash  f3ee38771dce8437
+#   text hash     5a832388fcb49b5d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3228616372043999
-#   text hash     229d25aa6c5e0a7b
+#   content hash  513da29715299267
+#   text hash     920fb68ed4d46527
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  16610f005f41f1b6
-#   text hash     9d60f7606507cf16
+#   content hash  40dc1e30027d910f
+#   text hash     8ac275eb18758c58
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

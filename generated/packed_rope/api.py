@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b8643ec3112df168
-#   text hash     66793934e64e8a52
+#   content hash  86eba78710193b91
+#   text hash     e1c6817ec6ffe3f0
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b7dd4931e4ff6dbe
-#   text hash     9987f6e790f11105
+#   content hash  7444849a23d9fc98
+#   text hash     b057957a05e6a6d4
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

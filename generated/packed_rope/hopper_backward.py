@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d3b8de9b67a20e60
-#   text hash     2cf5ecedd8f7a0b3
+#   content hash  51fa8977d6d059e7
+#   text hash     f2bc7b497ec9ae97
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

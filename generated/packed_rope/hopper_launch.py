@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  73c141181c05e92e
-#   text hash     75ae3a232784935f
+#   content hash  8c91ca56ea5dcab4
+#   text hash     048ab2a4fa42c5ac
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  05c089626425937c
-#   text hash     e2fdc41957a82e96
+#   content hash  a8d0aa5a46c038e4
+#   text hash     2b40e829233a108e
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

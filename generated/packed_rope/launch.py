@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d2e1a45806fb75df
-#   text hash     48d43729569322a4
+#   content hash  56064d7d1ee2ffdc
+#   text hash     749910054169e62e
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f3c2208020f35c2a
-#   text hash     116c9221f58176e0
+#   content hash  776293f107cbbcdb
+#   text hash     2dd0265423603d68
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

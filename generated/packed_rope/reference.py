@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8d42a9b0cbf4acc1
-#   text hash     a15b3470dc1ba4d2
+#   content hash  0d467e6b802fdf55
+#   text hash     5daaf3712ccae607
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

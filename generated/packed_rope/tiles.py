@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ac3ce6484588f852
-#   text hash     c9a09fc663b8710f
+#   content hash  3e1f3df2a19fd81a
+#   text hash     8c2e6e4a99d723be
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

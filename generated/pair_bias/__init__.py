@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  becb8c7535b5194a
-#   text hash     9f850de09524d602
+#   content hash  ead27be25537d6a2
+#   text hash     478e9be0dfd4e2ed
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b84b0610be6b9ec2
-#   text hash     56f6fe0c0b519bad
+#   content hash  e13e9efb2979a7e7
+#   text hash     cf76bb589d13f4a3
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  803eb4440d1b2eeb
-#   text hash     9e8c727674aeb9a0
+#   content hash  cb7f6de8fd317814
+#   text hash     0bb5199d6337ac59
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  389c5159d341d3f4
-#   text hash     aba4ec75d9536869
+#   content hash  7b587701ad574a87
+#   text hash     7447f7b630178c53
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

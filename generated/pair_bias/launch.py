@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4f6a51f414fb40c7
-#   text hash     50a070a23354c193
+#   content hash  aad51c36e91451e5
+#   text hash     eac42639eef87d4f
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

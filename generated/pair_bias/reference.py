@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f7c444d2d25d5b52
-#   text hash     5ac07c5a03c8c4c9
+#   content hash  f6b798be8b65877e
+#   text hash     805af4f677eb8ca0
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

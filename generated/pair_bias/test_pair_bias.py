@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  bbdde510e6a41f51
-#   text hash     31855d2813cb2070
+#   content hash  e73842f28b5362a6
+#   text hash     8c6b169bcebfacc0
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6b19c0fb0924a3a0
-#   text hash     8571768db6a80290
+#   content hash  92c145e290b598e9
+#   text hash     75b75c78bdfb6dc7
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

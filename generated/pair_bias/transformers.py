@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  0a0aa38951b10d54
-#   text hash     27f65ba367f6a83a
+#   content hash  892778549cbde648
+#   text hash     15ed8b787f3e57fc
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

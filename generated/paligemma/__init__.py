@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e276a0339f9273b3
-#   text hash     0ef0d6897a5ea76a
+#   content hash  008a40b195def3aa
+#   text hash     885f1359a00cf69b
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

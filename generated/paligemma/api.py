@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2eb17476e290cf5e
-#   text hash     33b1ebc193f44efe
+#   content hash  a65cbb82963041be
+#   text hash     14805064a4a5335b
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  538cf508649743ab
-#   text hash     8767458832de59b1
+#   content hash  970be3932b3eb07e
+#   text hash     f11558a968f9b076
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

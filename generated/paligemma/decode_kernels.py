@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1171d285bbafbaf0
-#   text hash     448269bf8795a574
+#   content hash  9fd95988e77e3eb2
+#   text hash     e6dbbc63151eef74
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -333,6 +333,22 @@ def count_slots(head, first_split, split_end):
 
 
 @triton.jit
+def joined_rows(
+    b, kv_h, token, q_len, cu_seqlens_q_ptr, lse_stride_sequence, lse_stride_head, Hq, QUERIES: tl.constexpr,
+    ROWS: tl.constexpr
+):  # fmt: skip
+    """Of the ROWS rows of a sequence and QUERIES heads which are there, their heads, and places in out and in the LSE.
+
+    They are [ROWS]; those behind the last one stand where it does.
+    """
+    place = tl.arange(0, ROWS)
+    row, h = tl.minimum(place // QUERIES, q_len - 1), kv_h * QUERIES + place % QUERIES
+    own_row = row if cu_seqlens_q_ptr is None else token + row
+    lse_row = tl.cast(b, tl.int64) * lse_stride_sequence + h.to(tl.int64) * lse_stride_head + own_row
+    return place < q_len * QUERIES, h, (token + row).to(tl.int64) * Hq + h, lse_row
+
+
+@triton.jit
 def clear_rows(
     out_ptr, lse_ptr, lse_stride_head, cu_seqlens_q_ptr, b, sequences, token, q_len, tokens, i, step, h, there,
     column, Hq, DV: tl.constexpr
@@ -621,12 +637,9 @@ def attend_split(
         if JOINED:
             if (slot == 0) & (k_len == 0):
                 # no split has a part
-                there = tl.arange(0, JOINED) < count
-                row = tl.minimum(tl.arange(0, JOINED) // QUERIES, q_len - 1)
-                h = kv_h * QUERIES + tl.arange(0, JOINED) % QUERIES
-                own_row = row if cu_seqlens_q_ptr is None else token + row
-                out_row = (token + row).to(tl.int64) * Hq + h
-                lse_row = tl.cast(b, tl.int64) * lse_stride_sequence + h.to(tl.int64) * lse_stride_head + own_row
+                there, h, out_row, lse_row = joined_rows(
+                    b, kv_h, token, q_len, cu_seqlens_q_ptr, lse_stride_sequence, lse_stride_head, Hq, QUERIES, JOINED
+                )  # fmt: skip
                 store_nothing(
                     out_ptr, lse_ptr, h, there, out_row, lse_row, tl.arange(0, BLOCK_DV)[None, :], DV
                 )  # fmt: skip
@@ -711,13 +724,9 @@ def attend_split(
         tl.debug_barrier()
         count_ptr = counts_ptr + b * (Hq // QUERIES) + kv_h
         came = tl.atomic_add(count_ptr, 1, sem="acq_rel")
-        # [JOINED]
-        there = tl.arange(0, JOINED) < count
-        row = tl.minimum(tl.arange(0, JOINED) // QUERIES, q_len - 1)
-        h = kv_h * QUERIES + tl.arange(0, JOINED) % QUERIES
-        own_row = row if cu_seqlens_q_ptr is None else token + row
-        out_row = (token + row).to(tl.int64) * Hq + h
-        lse_row = tl.cast(b, tl.int64) * lse_stride_sequence + h.to(tl.int64) * lse_stride_head + own_row
+        there, h, out_row, lse_row = joined_rows(
+            b, kv_h, token, q_len, cu_seqlens_q_ptr, lse_stride_sequence, lse_stride_head, Hq, QUERIES, JOINED
+        )  # fmt: skip
         if came == count_slots(head, first_split, split_end) - 1:
             tl.store(count_ptr, 0)
             for first_column in tl.static_range(0, BLOCK_DV, COLUMNS):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  376885873dd78435
-#   text hash     cc601f192b6198cb
+#   content hash  faf58724c0a6f025
+#   text hash     c7aacc240dc22400
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  78f6f1c859e92ee2
-#   text hash     234ce300dc1aca7b
+#   content hash  353f4a386388a81d
+#   text hash     f8732712fb91100e
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

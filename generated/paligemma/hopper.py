@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c5e6bcab9274ad1b
-#   text hash     c928342c75429bca
+#   content hash  8efb45305e65a1e5
+#   text hash     20a5919b1ff417be
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8114fd353642cfad
-#   text hash     bf095c6c3c86b1b9
+#   content hash  bce2c97f2237d5ae
+#   text hash     d8658aa866c1f0bc
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

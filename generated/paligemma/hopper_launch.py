@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  63e7c16692bb4ded
-#   text hash     58cdd04cf294c13e
+#   content hash  a46fd505d2a1a426
+#   text hash     bc3a4e6fddc269da
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b2e0a19aa581db5e
-#   text hash     c78a6d50c5644937
+#   content hash  b9e3851feafbf55a
+#   text hash     549bbafa02ed1f18
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

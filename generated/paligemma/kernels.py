@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7e239a969b2e5f2f
-#   text hash     6147a96f7e908250
+#   content hash  c2a11db2d4233caf
+#   text hash     5e63f8f6c8a64838
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

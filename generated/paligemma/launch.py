@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0c81312f84d68c45
-#   text hash     32f3abaf7f5af9f1
+#   content hash  5bc97004a268f925
+#   text hash     38a6918af28f6a5e
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

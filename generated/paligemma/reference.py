@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b91877a18c8f8963
-#   text hash     73b33a4f96f645fd
+#   content hash  f83618e26f51c9c0
+#   text hash     7becefc1bc243602
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

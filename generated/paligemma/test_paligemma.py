@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3e661c66d1ab92f1
-#   text hash     5bb9993b1f54023d
+#   content hash  cdc394be975018d5
+#   text hash     b5f59e63b0bf9dfc
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

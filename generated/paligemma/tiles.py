@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d4dcf75843213a12
-#   text hash     1c1cae4a84dac66e
+#   content hash  b70fc8efc1026544
+#   text hash     a2ca4260f7bd68fb
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

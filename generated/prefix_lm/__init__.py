@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5521d20e70d328ba
-#   text hash     e147b1f5f117f182
+#   content hash  68396357fedbdd1f
+#   text hash     feee082a38b379ea
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a64219efb408661f
-#   text hash     f82751f396d74fa5
+#   content hash  39c705937e22015b
+#   text hash     044f3783f1dd2a23
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ee4a804ff98ee873
-#   text hash     a2ccabdaf8790b41
+#   content hash  4d114b02d8c16135
+#   text hash     0f679576091dfc0d
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  cfb8f3ce361474cd
-#   text hash     38317f90a6028e85
+#   content hash  3d743fd68d87b6db
+#   text hash     bfd2674b39a20304
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

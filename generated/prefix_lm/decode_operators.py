@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b7536ab398af12b0
-#   text hash     e2c4508c9249dbbe
+#   content hash  8261aa904a24c0c8
+#   text hash     ce94217492c48a2f
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

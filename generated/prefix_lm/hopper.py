@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  aacdbdbddf985c50
-#   text hash     fa171c9e447ba32c
+#   content hash  b66860af4962b077
+#   text hash     a7acf45568b8c242
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

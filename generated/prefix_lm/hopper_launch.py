@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7cbdaf5b2b4003df
-#   text hash     5f147f3d684f7690
+#   content hash  191354616cb08771
+#   text hash     b55c1b01161448a3
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  484707433a8e01a4
-#   text hash     ab3c608e60b6394d
+#   content hash  73597745fa268275
+#   text hash     b93143598e603bfc
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

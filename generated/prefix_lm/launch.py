@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  053bdb204c957b9f
-#   text hash     b1fe469b7af9300e
+#   content hash  4c7c9097826ea00d
+#   text hash     5738b9cff8fb2409
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

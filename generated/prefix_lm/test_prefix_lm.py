@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  eb44c1e414bf9beb
-#   text hash     2b2e4bad370355ae
+#   content hash  90337a3db353d9fd
+#   text hash     72d548128741e8ab
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8d06e243d4eb413d
-#   text hash     4b07e984ef5fce22
+#   content hash  ffa1cc7c72686e84
+#   text hash     5cdda120c70d8448
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  fe6a9404865bb0b0
-#   text hash     fa762f6736f22cb6
+#   content hash  b22469d526efae09
+#   text hash     681a9d593e78137f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

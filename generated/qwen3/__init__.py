@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e451fe26f0955156
-#   text hash     cb79897ded760d6c
+#   content hash  f4ac52a0771a2116
+#   text hash     7515829a4fec0c09
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

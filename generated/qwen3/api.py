@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f1a7cdce1424de84
-#   text hash     aae813f11744692d
+#   content hash  7e6af2daefd74556
+#   text hash     693e00709863e9dd
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  202f15520bd61625
-#   text hash     4fb67dddd47bd091
+#   content hash  8bf3d8965c720270
+#   text hash     e1e363acb1e2a43f
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c7a06fb94df24369
-#   text hash     838749116a6fcc7e
+#   content hash  04a7d07064e052b6
+#   text hash     499585cf33ea774f
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  fc406c87c822755b
-#   text hash     72d2835a478df41c
+#   content hash  6ffe42819e5dbb4a
+#   text hash     400959cf8c9fccd0
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

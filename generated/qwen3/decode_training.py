@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  84988b5d90e2dfaa
-#   text hash     6248ae1083be4500
+#   content hash  c9e9ee707e855306
+#   text hash     eef08b25aa08b6ef
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

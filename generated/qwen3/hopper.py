@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a5ffbde39602e800
-#   text hash     9f2c8a1e15c33be3
+#   content hash  81f0452bed5591db
+#   text hash     f9007008db39a326
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

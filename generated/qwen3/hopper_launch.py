@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  96bc9369f9cf94bf
-#   text hash     96d0130492f19e26
+#   content hash  ef093288073115c6
+#   text hash     2e7e54482bda2e0a
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  dff75fb7044564f0
-#   text hash     b0ea6702e54bf4bd
+#   content hash  8077b04819f91fc9
+#   text hash     2a5df0f64456f86a
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6d8cd489c317b62c
-#   text hash     2f128ae7dc6c15e3
+#   content hash  eb69ce5796b1c518
+#   text hash     b602169d7b591bfa
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d661a50488499295
-#   text hash     c7ab948445d77eab
+#   content hash  7b2ad732644921ef
+#   text hash     3063428660279fe8
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  07e37afa14dfe473
-#   text hash     b5dd50a9b169cfcc
+#   content hash  037b668e4755778f
+#   text hash     ad24632c464efd3e
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

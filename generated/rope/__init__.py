@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  3a3c7f640415e7a0
-#   text hash     411271b22fef9b1a
+#   content hash  bd3dd48ac3bbbd26
+#   text hash     424b988eb8f99131
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

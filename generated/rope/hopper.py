@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5b94927aef14f621
-#   text hash     7fd727bba63e50fd
+#   content hash  5b8bf2f429fb1aa3
+#   text hash     45d584ed45dc58c2
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f09ba7a7c4ae2bbb
-#   text hash     278d509a46618214
+#   content hash  23d41a2b02f85f82
+#   text hash     a7c8c2a05518d706
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c3cacbe33a9da22b
-#   text hash     c85bdffe2bb45111
+#   content hash  c60433f9322d7e5d
+#   text hash     db7120885aa81521
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

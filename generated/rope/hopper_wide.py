@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4ee8a4d38161e17f
-#   text hash     b57ce95342c4dc94
+#   content hash  f773ab5e35eaacf0
+#   text hash     f02fe506d592436c
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  38c7d3ea6071c370
-#   text hash     6faf4db20db18e0d
+#   content hash  401626da99604508
+#   text hash     70646ddc56952a87
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

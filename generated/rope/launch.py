@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  579c797ebe889623
-#   text hash     83d8824adf7808e7
+#   content hash  e6f28a9f83b0e838
+#   text hash     bb76f7c21c0bb6c9
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  01c387a80bc15666
-#   text hash     a0e62eed00001974
+#   content hash  28f298da0a1a8e67
+#   text hash     51518f10ea12bbea
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6374b9fcc7a372f1
-#   text hash     c89ddbca85fae74c
+#   content hash  fa7dea722e74dd07
+#   text hash     48354f094913bf30
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

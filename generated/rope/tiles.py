@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  db723b581fea4e37
-#   text hash     4bf72727eff12481
+#   content hash  2e5f2870fc26ffbe
+#   text hash     204ef79e3f2ffb57
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  df0673f24049f34b
-#   text hash     12b6004776221dc1
+#   content hash  de1514492ba288b2
+#   text hash     5796e2183a4fac17
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

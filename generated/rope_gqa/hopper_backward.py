@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  7173dfebb70e34f6
-#   text hash     e2ab56643b035f04
+#   content hash  2bbfb39d4d658c4b
+#   text hash     cee7683738305486
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  35c07cc7d9813ab7
-#   text hash     d80510787a07a4f6
+#   content hash  d227e135687f2772
+#   text hash     83593e4d9e29bad7
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  7dc0ba8d5577c571
-#   text hash     dbdd7eb582f1977d
+#   content hash  7976585790a57594
+#   text hash     100349900be5223f
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  63eae65a83a54f1f
-#   text hash     d18b3706631a4a56
+#   content hash  51f7f660b7a892d4
+#   text hash     8307f954ce9ad120
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

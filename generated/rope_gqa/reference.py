@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  280c39f7a6dce33e
-#   text hash     8c1c515d2fe76138
+#   content hash  24d7ab8bbbb7364f
+#   text hash     4c5336d7543c330d
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

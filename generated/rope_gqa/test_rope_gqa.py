@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b4a635cde81c8c78
-#   text hash     987c708842eeb1e2
+#   content hash  5c49170493598b85
+#   text hash     979db4d92eec8ee3
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  232617ce732332c8
-#   text hash     d789264008bb760b
+#   content hash  991f3f8826877d37
+#   text hash     cf5088798613d92d
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

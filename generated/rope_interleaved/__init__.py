@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  bca70b7ea4097252
-#   text hash     eb5e36c8767814af
+#   content hash  b67a08a5d88e903c
+#   text hash     0f22ac711d9b272c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  307e31a9c51311df
-#   text hash     326fb86d08f2a8f0
+#   content hash  aca8afa5ace8cd3b
+#   text hash     d27455269e175ee8
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  31df35f1c98347c6
-#   text hash     34a73d1d6aa75b5b
+#   content hash  a2225f2f61bee88b
+#   text hash     4c82d9787a262f40
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

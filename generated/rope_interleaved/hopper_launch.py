@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5411886494485be1
-#   text hash     7a51aad94caa9617
+#   content hash  f7931eaa5a1b1549
+#   text hash     724181801dbc5b66
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

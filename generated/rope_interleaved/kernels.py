@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f86e784313c3c192
-#   text hash     15ca2878c4ff25a6
+#   content hash  86ab3b3ddd3a012a
+#   text hash     934eecbee6f03dcf
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  dcee3396cb3b2270
-#   text hash     e3162e2180edae91
+#   content hash  61c40dbd925e23d8
+#   text hash     805008e83b903d63
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  692493125b7ce424
-#   text hash     7344a022648e8e78
+#   content hash  1e4d4ef116694f27
+#   text hash     1d519ad77cf8373f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7da82cf16f464c23
-#   text hash     f40075131db30a7c
+#   content hash  fa65852af0353bbb
+#   text hash     54b24f2ea24adc40
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

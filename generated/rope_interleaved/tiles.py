@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  885051637357abc2
-#   text hash     986c71672e2b9a66
+#   content hash  5d7ce5935e933893
+#   text hash     40bed66ce7600864
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  e5c3a2b72e18045a
-#   text hash     7b7ef02724a614c9
+#   content hash  ec7bfbe626dd17f3
+#   text hash     cea8b18575de074a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fccbcec97e48f5ec
-#   text hash     7d02ba377a457b13
+#   content hash  00e814ab13f3e9f4
+#   text hash     969271c922a92293
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

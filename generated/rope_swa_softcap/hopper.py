@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  376f3f9561d06c07
-#   text hash     6b30ffdce057f6a9
+#   content hash  ad296e001e6eb32d
+#   text hash     794a58ee8078bd45
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

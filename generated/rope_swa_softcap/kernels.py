@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  eb4aff3421f400b1
-#   text hash     0f159932117d4600
+#   content hash  cb97550cfc1de12f
+#   text hash     f6a7c0a8188f686c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2145e8df98e4f526
-#   text hash     193aa834da145e6d
+#   content hash  6226d378530a30e6
+#   text hash     b8f1fa692ceae8f0
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  e4e0dba40b556273
-#   text hash     ba18663d7d6485fa
+#   content hash  ecb8c69d0afddd01
+#   text hash     8688384c8ae25582
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

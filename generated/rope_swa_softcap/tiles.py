@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a975bd46a9c139a1
-#   text hash     f0d92ecab9b6ffd1
+#   content hash  9d773cb5156bbe93
+#   text hash     e77007b8df201746
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  544022cfad5df3ad
-#   text hash     fec2952f0d1a3e53
+#   content hash  730a4947e43521ec
+#   text hash     cfa28189ea52395a
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7ec573fd24dced4c
-#   text hash     b4cadbf80a1a8bd1
+#   content hash  4794e1adf49d1fdb
+#   text hash     d3dc9ceeb08a1b01
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

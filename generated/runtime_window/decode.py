@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8be0cbf57e78364a
-#   text hash     6e0de9ebc578b297
+#   content hash  9cbebc08911a15a6
+#   text hash     64c3b348a5b83481
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  43d2ad6d83d50d24
-#   text hash     0b0cec0486650561
+#   content hash  99d35f89911d5842
+#   text hash     e997c01857c3f209
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  248820649b3e151c
-#   text hash     90e47a3d3b378d79
+#   content hash  486de40de6bd7d8c
+#   text hash     ddbfa0d7c9b1c3a1
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

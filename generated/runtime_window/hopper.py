@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  df51d4d1a9964a84
-#   text hash     f229fb14587db406
+#   content hash  e9d8dced24ef86ea
+#   text hash     4a40ab079afbfada
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

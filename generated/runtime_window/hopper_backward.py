@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  5ca00ce897f76cd3
-#   text hash     db400d5df0f224e6
+#   content hash  9467b1e83349c517
+#   text hash     d76787d41c308322
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b4ec8bb3337d719b
-#   text hash     209b8ece57ed2896
+#   content hash  bd471da5f131980e
+#   text hash     9600cd03fdb0a14e
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  cb1ccb8bf3b99e69
-#   text hash     03813fbe2055f8b2
+#   content hash  6d9357aee244c1e7
+#   text hash     25473e47f7fe12b3
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f21469df0af5a6a3
-#   text hash     dd800911db9db4c6
+#   content hash  d26061c5258cfd01
+#   text hash     3baa7945bcf18399
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

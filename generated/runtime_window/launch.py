@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e1ae3e301348e93c
-#   text hash     8612b734b42f3158
+#   content hash  6605e66b44242f6d
+#   text hash     b04a6689290e9089
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  678d6f040437b667
-#   text hash     cf7cb49e1363f2c8
+#   content hash  d5387ea7b07d2035
+#   text hash     303efc57ebe42867
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1c6e565bf9bb97a3
-#   text hash     6d85e18d92aa8e17
+#   content hash  86a2aadc4509596a
+#   text hash     b4474ed9f0260ea7
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  185dba96281aef1d
-#   text hash     181d606e5e220f6f
+#   content hash  7a0d53e6e1bc8a70
+#   text hash     9cd1b851581cab3c
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

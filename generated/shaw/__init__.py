@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a1899cf8b53bdcc0
-#   text hash     1c5e707172d5b1c1
+#   content hash  a9fa5c448142232c
+#   text hash     1f449ef7570d4b48
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

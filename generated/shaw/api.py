@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  4fb1b1e67b642036
-#   text hash     d84416dc07abdb94
+#   content hash  ec7dc20071b4226a
+#   text hash     edf39b3905c54334
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

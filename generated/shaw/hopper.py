@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  ecf1391ebb485015
-#   text hash     947465cba57f1aa5
+#   content hash  84d58d4be0d5935a
+#   text hash     360a8c9a7acb7ef1
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

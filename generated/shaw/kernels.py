@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  48271280703be2fa
-#   text hash     12fd28fe07df6521
+#   content hash  87af1cfec5634164
+#   text hash     c12b2a24599a449f
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d72586a6c4b8a4ad
-#   text hash     d62b7bed3c11390a
+#   content hash  75070e6bd0b77299
+#   text hash     913d0641f0cee52f
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

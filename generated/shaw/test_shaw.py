@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  54d818bfd85920fc
-#   text hash     6a19184afd19ac6d
+#   content hash  cc746ede59a2db6c
+#   text hash     e31c33f11bc137be
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  96b35c21d8003113
-#   text hash     4ea19a10c1eef99b
+#   content hash  2ee0f553b587e716
+#   text hash     a163f86ec2926e27
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c2d27eedac6c216b
-#   text hash     907cfa806ebaeea8
+#   content hash  ec631ce940901c7a
+#   text hash     3c3a783188c97b69
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

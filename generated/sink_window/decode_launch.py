@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  dab28d82460c5595
-#   text hash     a96aef53f4114481
+#   content hash  0da631ec75897179
+#   text hash     920500b0cb8075ea
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

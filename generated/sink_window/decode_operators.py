@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0b0f83312161e129
-#   text hash     21fdeb8a0caf009f
+#   content hash  10f3d97c7645be1c
+#   text hash     aa1b3b31b20e2d0d
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f191c637a666a694
-#   text hash     89b57173ba592a06
+#   content hash  ec1a8146096dfa96
+#   text hash     91d25a44342173c0
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4431732f5baf69a4
-#   text hash     bdbc640b7285e7cf
+#   content hash  bb562253b703f36c
+#   text hash     c3fdf074e50d0a07
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

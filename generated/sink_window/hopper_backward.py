@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b05e8b285b6d2abf
-#   text hash     a023be2433fb88bb
+#   content hash  cdf0d318336f8901
+#   text hash     4981831120bc6b50
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  89cf499348f581fe
-#   text hash     a1e311e467d52d52
+#   content hash  68eca2bc5411041d
+#   text hash     f453665400fc6956
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b705aed449775d67
-#   text hash     35e29ad31b6710f8
+#   content hash  bd0e45638f43640f
+#   text hash     9c48aadecd0fac66
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

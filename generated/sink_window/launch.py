@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e06fb8b724ad0e22
-#   text hash     3080a1ed81e48aec
+#   content hash  1878206c65c49871
+#   text hash     d1668addf99a6ba2
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  af5d18ab69922bde
-#   text hash     46d5a5b5b37663c1
+#   content hash  a6c23d22041d7641
+#   text hash     6934aa3b8fd20a9e
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

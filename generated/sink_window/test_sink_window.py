@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  41a1c81838b2e8b9
-#   text hash     1be621bfa1ed63e6
+#   content hash  3959fbc87bffa71b
+#   text hash     1af3f0c8211ae3da
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

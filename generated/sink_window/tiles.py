@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  bf263edf2cbc1ce9
-#   text hash     84165306a22f0a9b
+#   content hash  e86664a4ff833361
+#   text hash     fae99e7bfe339780
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5ce73d172f7729b0
-#   text hash     39219edc08599433
+#   content hash  c7681627304a19fc
+#   text hash     35c5ad3c7281f6bc
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d6032fca1f084cf6
-#   text hash     592b5dda25947641
+#   content hash  749f866924722881
+#   text hash     b290007d0b5977b9
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  47e03540a23b3abd
-#   text hash     552c79ea8c2978aa
+#   content hash  8b355d0258417fc7
+#   text hash     9626b1bc4229d15b
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

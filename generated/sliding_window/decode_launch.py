@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  0f7cf6ee5825ac7d
-#   text hash     8d8c890a46d386b7
+#   content hash  fca856c353111357
+#   text hash     01507354692f9bc5
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

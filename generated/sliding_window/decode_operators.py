@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ebe60d10e30a7b7b
-#   text hash     ed3fee4fd3d66a79
+#   content hash  86d61e8e64d2e785
+#   text hash     92e05ac94432054e
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d68bd60b60f2ace1
-#   text hash     8453a71b18baa268
+#   content hash  596d294aa48bdde0
+#   text hash     1e7e4afff54c2eed
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

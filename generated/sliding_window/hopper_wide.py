@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  262bf20848043152
-#   text hash     b43913b354122491
+#   content hash  d6cfff9af558297d
+#   text hash     a35d79b16b7f4f7e
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7e076b09f101fc07
-#   text hash     63cf7305f217d5b7
+#   content hash  9d49fc4998d42802
+#   text hash     f41776052cf0ccb2
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

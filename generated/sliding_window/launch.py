@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  21e966451095bc35
-#   text hash     e3dcf1cdb17e9ffd
+#   content hash  6dc55dd9cf76999d
+#   text hash     4b9d5f91c18c951a
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  14908d8923c6f71f
-#   text hash     4275a9c1eea2116d
+#   content hash  d71c65f6c450733d
+#   text hash     c349e8967a7b814a
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e5c0703167bce407
-#   text hash     2a10e8ddc858e6ce
+#   content hash  e7b2d8cab1feb52b
+#   text hash     b4661f68bf0575c5
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c5d94916d6f02366
-#   text hash     16bf16bf9d3ac818
+#   content hash  ff9b55e639102c2e
+#   text hash     36e575b9feca3647
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

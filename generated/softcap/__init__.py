@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c2267fdee332e444
-#   text hash     e1eb3b9e9fdcf2b2
+#   content hash  371d21ce3c20c5a4
+#   text hash     82e50aaee1664162
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9abd18d47b67afdf
-#   text hash     800e13b5627a17cc
+#   content hash  ad5a31b91debb90b
+#   text hash     9dd8070cdaca7d15
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2aaaf834357ca157
-#   text hash     76c44a44dc3d6bcc
+#   content hash  22cb660cbbadcfa0
+#   text hash     e98c1ca61fde01f1
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

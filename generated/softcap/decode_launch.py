@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e8c9ba7918596401
-#   text hash     43e38a033754f6ea
+#   content hash  f5b47ea110f66ed6
+#   text hash     f35142451c6c9805
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

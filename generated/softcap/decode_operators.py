@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3827ed0df6c1ab4d
-#   text hash     dc35bed051f4d2f5
+#   content hash  100564dd0ff6d564
+#   text hash     b97e23f07404db49
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

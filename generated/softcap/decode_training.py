@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c5ee98e35a687bee
-#   text hash     c8547997416419b6
+#   content hash  1db8fce4a9eb49b2
+#   text hash     f24ff50e6ff8ccff
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a7d9e7220998ba43
-#   text hash     8d91a3ebcd73cb83
+#   content hash  161143103aab4038
+#   text hash     08e23eb40deab918
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

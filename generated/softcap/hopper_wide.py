@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  31858cc7fbb4023a
-#   text hash     7b4557889b7cd569
+#   content hash  4dc41368d751570d
+#   text hash     49909c7daa32ad8a
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  90090c9579d26083
-#   text hash     4d62e4c51981f4e3
+#   content hash  06d24e667cfbcef7
+#   text hash     d7de8fc623584974
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5260dbfc3fdfb17c
-#   text hash     b418a3a12960654d
+#   content hash  3e7a1aaaf706b973
+#   text hash     4282bf509e71b6c4
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  248d98173065be52
-#   text hash     bf9cc2a9d9245884
+#   content hash  18355802ed8de0db
+#   text hash     858b035e0c955a5b
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

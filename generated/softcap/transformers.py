@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  27f77a5df4bba866
-#   text hash     62cc79fcb2b74956
+#   content hash  490dbac2035eb7f7
+#   text hash     d00568e6ebe040de
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

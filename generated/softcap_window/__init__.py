@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  1c2a89c6aaa83106
-#   text hash     51a340f9de07bdcc
+#   content hash  46ed597bb960cf23
+#   text hash     85426932b0a46a3f
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

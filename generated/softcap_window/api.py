@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4d8d779afe30c840
-#   text hash     bd53f5b30fc5f3a0
+#   content hash  c3df7992c0457b2a
+#   text hash     8a7738139c89c355
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

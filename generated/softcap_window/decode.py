@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  957a03281a16d75d
-#   text hash     d2d3d593172dfbda
+#   content hash  ae967e236b58832d
+#   text hash     2727243574692fa7
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9451c1985bec8aa6
-#   text hash     3ca9be96de1c458d
+#   content hash  afe63a5716453541
+#   text hash     6d1c69eed9e430ab
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

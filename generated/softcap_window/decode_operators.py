@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  76f2fce873497089
-#   text hash     66eeaeff4a033879
+#   content hash  cacb0d3ba5bd8780
+#   text hash     60bd810e01cb563c
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e22aa1fc84b321f0
-#   text hash     21927814518efe20
+#   content hash  63c5b0b83e781cfc
+#   text hash     00a909a9703d6ed8
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  8292c2d21621805c
-#   text hash     1e24a7a7db92e7a5
+#   content hash  3152c5f80f8358ad
+#   text hash     2b62f20661976bfc
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

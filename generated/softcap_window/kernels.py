@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  740a64c8d6ae2b2e
-#   text hash     56dd0c4e47631fb0
+#   content hash  988cc21135a5fa7c
+#   text hash     05cb2a39d89fb04c
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

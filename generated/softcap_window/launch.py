@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2c146286e3e51e7e
-#   text hash     fb870fe3e586fed0
+#   content hash  5d8e16ac7f3bae90
+#   text hash     5fa82455caae9caf
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7ef3ebb9d0a91eff
-#   text hash     7ff3e2dc4b795c48
+#   content hash  0ae5bf3ef2fb115d
+#   text hash     142bd38a9393617a
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

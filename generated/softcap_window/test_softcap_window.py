@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7349a817c4c29319
-#   text hash     72e65db6b738fba2
+#   content hash  701c1fa84f374537
+#   text hash     d7e848cddf7e0e33
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

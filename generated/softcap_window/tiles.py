@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  1817676cddad34fd
-#   text hash     4024105125d2ae2b
+#   content hash  e02286f695d6f745
+#   text hash     eaf8c39f5ea0df54
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b29b40c766881183
-#   text hash     d7cb4ab73961212d
+#   content hash  1b93923099019186
+#   text hash     cfde97ec1f801caa
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

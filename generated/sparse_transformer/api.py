@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1cb0acdbdde15cba
-#   text hash     4699fe27e83e8913
+#   content hash  a16a6d024876f115
+#   text hash     bc13c58b1498041f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b646be927fa5bb6d
-#   text hash     f887fc9cab64a125
+#   content hash  abe48eca113cfff8
+#   text hash     b2ad9f31e1a63f64
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  3848d19b3ae06cc5
-#   text hash     c45c079d0c8f9aef
+#   content hash  ed116cc6ddf50147
+#   text hash     8acd8898241bdadd
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  2676ff7690831c21
-#   text hash     7efc486c8f11e5bc
+#   content hash  b1c6a90514ecf074
+#   text hash     4f73e4aef358f254
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

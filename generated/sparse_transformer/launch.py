@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5e96a2cbe203060b
-#   text hash     9fc32f223d05bf1a
+#   content hash  476345adcacb0ead
+#   text hash     c8a8f03c2635114d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

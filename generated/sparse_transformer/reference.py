@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  8126b16e47d43410
-#   text hash     40d3eb8971774e7c
+#   content hash  8db0acd40485056c
+#   text hash     fbc75617e3c74855
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

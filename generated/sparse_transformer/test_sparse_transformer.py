@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6d90d91b9c5f8e71
-#   text hash     4159a5792d622abf
+#   content hash  05a205315abf1279
+#   text hash     7b1699fc9a6434fe
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

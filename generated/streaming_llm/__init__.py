@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1f36fb6bab68444d
-#   text hash     11d1e3ecceb1a164
+#   content hash  dd2529a4bbbe1d4f
+#   text hash     fc9f99016c13d887
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5ea3d7fa60211305
-#   text hash     57cc760319c52e2c
+#   content hash  b939ca2aeb415a08
+#   text hash     bdf6e2bb0cfde155
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

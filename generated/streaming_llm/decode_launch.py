@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  25fdd33fdce52833
-#   text hash     0a9983a1132a7561
+#   content hash  d808c488ab2ff4f8
+#   text hash     9f77d1b409bf7c8a
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ff8272f3de335a7a
-#   text hash     abeb593493b5b862
+#   content hash  cfd084df1fe8cffb
+#   text hash     e011f95119b987bd
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

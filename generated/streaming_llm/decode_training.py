@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2f69ab55b738957d
-#   text hash     82cd29ca558de74e
+#   content hash  25e07e88f942f62b
+#   text hash     1b1e0dbf8deb454a
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e9cafe90e41acba4
-#   text hash     5eac7cac4e6ce203
+#   content hash  12f78d768e0f3d73
+#   text hash     a355227d3d361c6e
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ebf4077af9bda335
-#   text hash     a1cf6f664203d47b
+#   content hash  c6647fb2d6583362
+#   text hash     8211f4e31871d835
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7c8187643be43e1d
-#   text hash     31ac1fbd964de9b2
+#   content hash  89576a581d32cb4b
+#   text hash     157e56973f3756c4
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

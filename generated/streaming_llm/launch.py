@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  62cdab1a3199d55e
-#   text hash     99e664c943d05e90
+#   content hash  326c38ad92af841b
+#   text hash     f6efdb2d8d6de336
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

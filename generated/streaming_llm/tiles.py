@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  acc0e7e724368d88
-#   text hash     3d56e2850638bc8a
+#   content hash  d965643a9fe32264
+#   text hash     590cc31287228c04
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

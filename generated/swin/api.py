@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  be1dad382460b83f
-#   text hash     3f04bb22beebf2de
+#   content hash  8cfd12237399d2c7
+#   text hash     b3d3aca5601372b2
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b51f253632360106
-#   text hash     518d8feec5b8af03
+#   content hash  5f2b06817bfebb14
+#   text hash     2f9e86c733c04532
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

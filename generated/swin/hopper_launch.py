@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d46798e2405ec0a8
-#   text hash     96ab810dd10f90b0
+#   content hash  d9270fd8c0c85a7e
+#   text hash     4633163c11082fbf
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  66c0c117cc474d3d
-#   text hash     b28772ea0a0f9913
+#   content hash  a47130a3672a7f73
+#   text hash     4f55971c93c20af8
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

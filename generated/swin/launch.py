@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  4751d90536166da2
-#   text hash     3e524801b4b88c55
+#   content hash  76eeb2290e9403b7
+#   text hash     7ab77929c8e89744
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

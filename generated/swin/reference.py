@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ebfb9bed89882302
-#   text hash     51bf3f04e03d5c2d
+#   content hash  8cf33f4fbd2109f0
+#   text hash     0bbcb1586d33e521
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0514392392ea12d7
-#   text hash     174188d54c63840a
+#   content hash  df279d598e251e44
+#   text hash     67d1e0d758e2f6c8
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

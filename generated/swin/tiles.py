@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  fbc6344474194846
-#   text hash     cf6b8d8a4182b376
+#   content hash  a8a36cc316dd5dd5
+#   text hash     f16b008fd676ba1a
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ee8420613ac39e8a
-#   text hash     282f4c294ac88e56
+#   content hash  79b0d1c5f1b6b326
+#   text hash     946dd75e3aa208e7
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

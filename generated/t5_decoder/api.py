@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b3e0d8a9223e38b2
-#   text hash     59c96640d3828d42
+#   content hash  ffa959cc0832a4db
+#   text hash     59e5da2ff6589cf9
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  39b40e8c36e2d29e
-#   text hash     e515dd8caca3d5f3
+#   content hash  2ae065028c39f981
+#   text hash     f3f82b9a7cb8184a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

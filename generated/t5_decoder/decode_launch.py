@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d06b6fee4772d6d6
-#   text hash     69f1cbf714f26850
+#   content hash  e5ae8acc8730d823
+#   text hash     c76bdc7967476cba
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  9b3d7c12ce833992
-#   text hash     46748748be3b8873
+#   content hash  9aebc340cd16ecf0
+#   text hash     b94f4267c84b67c7
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

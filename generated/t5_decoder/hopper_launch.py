@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5ae0722edede1f84
-#   text hash     4aef911d8acf4132
+#   content hash  f0338a607eae23da
+#   text hash     e54b03c5c6267838
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  01b172653c85fe0f
-#   text hash     fbd3fa70648400d9
+#   content hash  9a0f39ec39a73143
+#   text hash     668269363df31486
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

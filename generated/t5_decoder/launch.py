@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5b141dc478fc276d
-#   text hash     479a420cf4d0f2fb
+#   content hash  37ae739f3f5160ab
+#   text hash     f7a4c961f44e88e5
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

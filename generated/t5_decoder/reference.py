@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3a095b607fbbb580
-#   text hash     80be644b28f03ed4
+#   content hash  7bf95cf53e198346
+#   text hash     3b0dedcb401cda14
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

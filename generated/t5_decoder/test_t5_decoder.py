@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  9950a825a72705f9
-#   text hash     839406ece03f58dc
+#   content hash  5d9e8bc191029bf1
+#   text hash     2d710cd2df65a78f
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7452b0c45de7aed6
-#   text hash     a8fb8a3903623fa7
+#   content hash  0e36fa7f723de959
+#   text hash     6865ee4b6612dc35
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  16e812fb1b170ee5
-#   text hash     9258d7baad2eae32
+#   content hash  5e4d369c2acfefe9
+#   text hash     2925f566d6bfd87d
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0803313f2aa9d86d
-#   text hash     ac97c9ce0c80632b
+#   content hash  641b3f09ddf4e615
+#   text hash     edcceca98972e2a9
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

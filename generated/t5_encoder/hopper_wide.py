@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  1c0b092572a66419
-#   text hash     16713466bec5514a
+#   content hash  37b3d4d3b13e620c
+#   text hash     0f15db99ce505f8f
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b3b17117f9060bc8
-#   text hash     edde27753f829fa2
+#   content hash  e024ed148973b775
+#   text hash     9f92b47f6a18f715
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

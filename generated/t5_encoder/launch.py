@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3be6ff5f5ff28894
-#   text hash     1731765193e563a7
+#   content hash  8577c3d4e13798f1
+#   text hash     f5155cfbfd689908
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  513fe9c7ee889747
-#   text hash     97df092b15520927
+#   content hash  9bcbca366886158e
+#   text hash     af96b076b5c00586
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  db07a15a5b3b7a69
-#   text hash     634daf47396ad017
+#   content hash  2bd3256f3c95986b
+#   text hash     2c9b9ebdb5900de7
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  fc8f9a2bab241bd3
-#   text hash     c04d0da96bf55240
+#   content hash  5043f0ce071237f5
+#   text hash     71a335d049dbcf74
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

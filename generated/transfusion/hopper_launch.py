@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d7296c34f626670e
-#   text hash     b72df8c20710352c
+#   content hash  19aed1a366986112
+#   text hash     2ea029bc608754b5
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

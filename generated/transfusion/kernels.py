@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2a863604525b20d4
-#   text hash     2825f44f79b7408c
+#   content hash  34c7c283ef9133fb
+#   text hash     b48a20c928d15cba
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7bb7bbb777da7d4d
-#   text hash     35efc05c128a0cd9
+#   content hash  4cf50e24905f79cc
+#   text hash     eae94fa863b28a9c
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  22eff604e1837adf
-#   text hash     bde6b0d0cd4573c3
+#   content hash  910a47cddf9bca8a
+#   text hash     a8caf1d1bc16796b
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

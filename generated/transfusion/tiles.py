@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e1fff3ee1ae4a6a7
-#   text hash     e949932bb8dab1e4
+#   content hash  afb6330c2b59babc
+#   text hash     e9033b8793241625
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  26907d78ffc22f7e
-#   text hash     c21a2e5406beb267
+#   content hash  dca8bbc5a930ddb5
+#   text hash     0f8c16bfa12899f2
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

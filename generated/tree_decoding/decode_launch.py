@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d47ff34e321c163e
-#   text hash     84f57778c54d9eaa
+#   content hash  1ffd2863dd586eaa
+#   text hash     ce6b32054b6b95ac
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  118627af6797d164
-#   text hash     044c80e71a56faf3
+#   content hash  cea7f27ce5cebba8
+#   text hash     a829d4de44daca62
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9ee9911ada3b1823
-#   text hash     8a6fa70e3ebe56a8
+#   content hash  93967445e6b2b98d
+#   text hash     c62b3e0fc1ff128d
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  08713594dd55d677
-#   text hash     ad7713bbad762e19
+#   content hash  7a680055f5da65f0
+#   text hash     45d08cf5acfff183
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

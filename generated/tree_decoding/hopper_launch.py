@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  38033cb9df6a50ca
-#   text hash     0aac03a4bbccea24
+#   content hash  36390766c904d2bc
+#   text hash     d8919bcfd827e652
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

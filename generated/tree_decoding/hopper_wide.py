@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3298ed4b951f98b9
-#   text hash     6209fc3bfb2cd3fc
+#   content hash  94c5683cc1f114ca
+#   text hash     7294e42848338b78
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

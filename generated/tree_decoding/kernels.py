@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  85752abab793a5d4
-#   text hash     8b8cb8baf4b5227e
+#   content hash  8c57e03a286414ae
+#   text hash     ba472e80aca9ca4c
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

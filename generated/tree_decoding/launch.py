@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e59bb3c86be6cf55
-#   text hash     b7ad57b2fc78c2e8
+#   content hash  dd0daa64e148f775
+#   text hash     0e95cf9bc178a542
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

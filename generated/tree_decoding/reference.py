@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0b5cb1b7b21ed6fd
-#   text hash     816423ff8b01c1b5
+#   content hash  da78e4f478387b9d
+#   text hash     0e794682edfceefc
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

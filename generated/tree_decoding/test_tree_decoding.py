@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  32c9e401195a94d6
-#   text hash     4a78d13bb79a45ab
+#   content hash  8098400c1e4b9009
+#   text hash     fce6304403d6cf96
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

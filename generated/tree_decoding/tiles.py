@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  bbf7f7534167b333
-#   text hash     9b70fd74acb21228
+#   content hash  104352fb1c6bf703
+#   text hash     3ab9cf0f770e4ac4
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

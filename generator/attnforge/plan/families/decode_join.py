@@ -42,7 +42,12 @@ def build(
         blocks={
             "sequence": (PAGED.sequence(),),
             "cleared": (_clear("tl.num_programs(2)", "i", "longest", "h", "there", "column"),),
-            "places": _places("i"),
+            "places": (
+                Statement("out_row", "(token + i).to(tl.int64) * Hq + h"),
+                Statement(
+                    "lse_row", "tl.cast(b, tl.int64) * lse_stride_sequence + h.to(tl.int64) * lse_stride_head + own_row"
+                ),
+            ),
             "join": (_join(shared, "join_parts", "column", "CHUNKS"),),
         },
     )
@@ -50,11 +55,7 @@ def build(
 
 def taken(shared: SharedParameters) -> tuple[Parameter, ...]:
     """What a program of a split takes that may be the last one of its rows."""
-    return (
-        *_made(),
-        *shared.sunk(),
-        *_LSE,
-    )
+    return (*_made(), *shared.sunk(), *_LSE)
 
 
 def counted() -> tuple[Parameter, ...]:
@@ -75,18 +76,12 @@ def left(split: Kernel, shared: SharedParameters) -> tuple[Parameter, ...]:
 
 def blocks(shared: SharedParameters, heads: str) -> dict[str, tuple[Block, ...]]:
     """The statements of such a program, which has so many query heads."""
-    first = "tl.arange(0, JOINED)"
-    rows = (
-        Statement("there", f"{first} < count"),
-        Statement("row", f"tl.minimum({first} // {heads}, q_len - 1)"),
-        Statement("h", f"kv_h * {heads} + {first} % {heads}"),
-        Statement("own_row", "row if cu_seqlens_q_ptr is None else token + row"),
-        *_places("row"),
-    )
+    first, sequence = "tl.arange(0, JOINED)", ("b", "kv_h", "token", "q_len", "cu_seqlens_q_ptr")
+    given = (*sequence, *(p.name for p in _LSE), "Hq", heads, "JOINED")
     cleared = (f"kv_h * {heads} + {first}", f"{first} < {heads}", "tl.arange(0, BLOCK_DV)[None, :]")
     return {
         "cleared": (_clear("tl.num_programs(1)", "0", "1", *cleared),),
-        "joined": rows,
+        "joined": (Call("there, h, out_row, lse_row", "joined_rows", given),),
         "nothing": (_nothing(shared),),
         "join": (_join(shared, "join_few", "first_column + tl.arange(0, COLUMNS)[None, :]"),),
     }
@@ -95,7 +90,7 @@ def blocks(shared: SharedParameters, heads: str) -> dict[str, tuple[Block, ...]]
 def functions(shared: SharedParameters, bounded: bool) -> tuple[Function, ...]:
     """The functions that both call; where keys that a row sees are `bounded`, its first split may be any."""
     about = _start(shared.spec.sink), _sunk(shared)
-    found = jitted("decode/joined", "find_splits", "count_slots", "clear_rows", "store_rows")
+    found = jitted("decode/joined", "find_splits", "count_slots", "joined_rows", "clear_rows", "store_rows")
     with_sinks = (Function("decode/joined.jinja", name, about) for name in ("store_nothing", "join_parts"))
     return (*found, *with_sinks, Function("decode/joined.jinja", "join_few", (*about, bounded)))
 
@@ -114,15 +109,6 @@ def _clear(sequences: str, first: str, step: str, h: str, there: str, column: st
     """The statement that clears rows of no sequence: of those the `first` and each at a `step` from it."""
     bounds = ("cu_seqlens_q_ptr", "b", sequences, "token", "q_len", "tokens", first, step)
     return Call("", "clear_rows", ("out_ptr", "lse_ptr", "lse_stride_head", *bounds, h, there, column, "Hq", "DV"))
-
-
-def _places(row: str) -> tuple[Statement, ...]:
-    """The statements that tell where rows of a sequence stand in out and in the LSE."""
-    sequence = "tl.cast(b, tl.int64) * lse_stride_sequence"
-    return (
-        Statement("out_row", f"(token + {row}).to(tl.int64) * Hq + h"),
-        Statement("lse_row", f"{sequence} + h.to(tl.int64) * lse_stride_head + own_row"),
-    )
 
 
 def _nothing(shared: SharedParameters) -> Call:

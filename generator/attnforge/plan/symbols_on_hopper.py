@@ -191,6 +191,7 @@ def decoding(plan: Plan) -> Iterator[tuple[str, str]]:
         "what score_keys, add_values, load_keys and convert_keys take of the others",
     )
     yield "queries", "q_buffer and the barrier of what comes into it"
+    yield "q_quarters", "columns 0 to 511 of the queries by 128, as products take them"
     yield "keys, boxes", "k_buffer and rest_buffer, k_boxes and rest_boxes, with the same barriers, boxes with q_loaded"
     yield "weights, totals", "p_buffer with its barriers, and shrinks; shares with its barrier"
     yield "scales", "k_scales and v_scales; None twice where keys have no scales of their own"

@@ -94,7 +94,7 @@ class DecodeHopper:
         scores = self._visit(
             self.step.packed,
             Statement("mixed", "(k_start < full_lo) | (k_start + BLOCK_N > full_hi)"),
-            Statement("score", "multiply(at, q_buffer, q_rest, q_unit, k_scales, keys, SCORES, BLOCK_N, STAGES)"),
+            Statement("score", "multiply(at, q_quarters, q_rest, q_unit, k_scales, keys, SCORES, BLOCK_N, STAGES)"),
             self.step.call("mixed", ""),
         )
         added = "add_weighted(at, acc, k_start, lo, hi, keys, weights, BLOCK_N, STAGES, OUT, WORKER)"

@@ -362,7 +362,7 @@ def swept(
     lines = []
     for tile in tiles:
         keys, warps, stages, split = tile
-        launch.SPLITS_16BIT[size] = ((keys, ((warps, stages),) * 2, split),) * 3
+        launch.SPLITS_16BIT[size] = ((keys, ((warps, stages), (warps, stages), 1), split),) * 3
         decoding(name).CALLS.clear()
         runtime.LaunchCache.known.clear()
         try:

@@ -104,9 +104,9 @@ def test_bits_hang_on_no_other_programs(
     if name == "log_decay":
         more["log_decay"] = cache.stored([torch.rand(n, HEADS, device="cuda") / -100 for n in LENGTHS])
     found = []
-    for least in (0, 2**30):
-        monkeypatch.setattr(launch, "CROWD", least)
-        monkeypatch.setattr(launch, "MANY_ROWS", least)
+    for crowd in (True, False):
+        monkeypatch.setattr(launch, "is_crowd", lambda *_, crowd=crowd: crowd)
+        monkeypatch.setattr(launch, "MANY_ROWS", 0 if crowd else 2**30)
         forget(module)
         found.append(
             module.decode.attend_with_cache(torch.cat(s.q), cache.k, cache.v, s.seq_lens, **cache.pages(), **more)

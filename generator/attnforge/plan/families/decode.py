@@ -27,7 +27,7 @@ from ..cached_terms import CachedTerms
 from ..paged import PAGED, cache_strides, decoded, scale_strides
 from ..parameters import Function, Kernel, Parameter, Step, jitted
 from ..shared_parameters import SharedParameters
-from ..splits import CHUNK, CROWD, FEW, MANY_ROWS, PAIRED, TOGETHER, Table, table
+from ..splits import CHUNK, FEW, MANY_ROWS, PAIRED, TOGETHER, Table, table
 from ..statements import Block, Call, Comment, Loop, Statement, code_names, names, needed, reads, targets
 from . import decode_join, decode_scan, decode_sums
 from .decode_scan import Scans
@@ -68,7 +68,6 @@ class Decode:
     known: frozenset[str]  # what kernels.py defines
     few: ClassVar = FEW  # rows of a tile that stand as columns of products
     chunk: ClassVar = CHUNK  # splits that are joined one after the other
-    crowd: ClassVar = CROWD  # columns of a multiprocessor's programs from which on they hide each other's loads
     paired: ClassVar = PAIRED  # its programs from which on one reads two key heads
     together: ClassVar = f"{TOGETHER}, {MANY_ROWS}"  # query heads whose rows a program joins, and from how many rows on
 

@@ -280,6 +280,8 @@ def _place(axis: Axis, env: Env, written: float | None) -> int:
     first = env["k_len"] - env["q_len"]
     if written is None:
         return int(env["k"] if axis.kind == "key" else env["q"] - first) // int(axis.per)
+    if math.isnan(written):
+        raise ArithmeticError("an index is no number")
     place = int(written) - (first if axis.kind == "query" else 0)
     rows = env["q_len" if axis.kind == "query" else "k_len"]
     return max(0, min(place, (int(axis.size) if axis.kind == "size" else rows) - 1))

@@ -18,6 +18,7 @@ FIXED = {
     ("checks.py", "__torch_dispatch__"): {"types"},
     ("decode.py", "_read"): {"position", "k_len"},  # asked alike of all variants
     ("decode_training.py", "attend_now"): {"workspace", "return_key_sums"},  # it stands in for that of decode.py
+    ("hopper.py", "forward"): {"entries_ptr"},  # a launch gives it what the portable kernel gets
     ("reference.py", "_attend"): {"q_begin"},  # what cuts calls into entries tells it, whatever the masks
     ("runtime.py", "_refuse"): {"ctx", "gradients"},  # autograd's
     ("transformers.py", "mask"): {"batch_size", "q_length", "kv_length", "q_offset", "local_size", "device", "kwargs"},
@@ -107,3 +108,8 @@ def test_no_call_that_leaves_rows_out_reaches_the_backward_pass_for_hopper_gpus(
     for path in packages(file):
         taken = {name for function in functions(path) for name in function.parameters}
         assert not taken & {"entries", "entries_ptr"}, path.parent.name
+
+
+def test_the_forward_pass_for_hopper_gpus_reads_nothing_of_rows_left_out() -> None:
+    for path in packages("hopper.py"):
+        assert "entries_ptr" not in set().union(*(function.read for function in functions(path))), path.parent.name

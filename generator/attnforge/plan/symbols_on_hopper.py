@@ -74,7 +74,7 @@ def forward(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "counts", "how many tiles there were before a pass, or are after it"
     yield "first_lse", "what the first pass left in the place of the LSE"
     if plan.storage.entries:
-        yield "entries_ptr", "always None: other calls take the portable kernels, with which this one shares its launch"
+        yield "entries_ptr", "None, and not read: launches are the same for the portable kernel, which alone reads it"
 
 
 def backward(plan: Plan) -> Iterator[tuple[str, str]]:

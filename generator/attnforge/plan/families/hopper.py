@@ -34,7 +34,7 @@ class Hopper:
     @cached_property
     def forward(self) -> Kernel:
         """The forward pass, worked out for those who print it."""
-        return Forward(self.shared, self.added).kernel
+        return Forward(_of_all_rows(self.shared.analysis), self.shared, self.added).kernel
 
     @cached_property
     def added(self) -> Added | None:

@@ -33,7 +33,8 @@ _AT_ONCE = "32 if OVERLAPPED else 64"  # scores of a tile that all rows see, as 
 class Forward:
     """The forward pass of a variant."""
 
-    shared: SharedParameters
+    shared: SharedParameters  # of kernels that no call runs which leaves rows out
+    launched: SharedParameters  # of those with which it shares its launch
     added: Added | None = None  # what its score terms are, where products of scores begin with it
 
     @cached_property
@@ -85,7 +86,7 @@ class Forward:
     @cached_property
     def parts(self) -> tuple[Parameter, ...]:
         """What the kernel takes: what the portable one does, and the order of its tiles."""
-        p, keys = self.shared, rows_of_keys(self.shared)
+        p, keys = self.launched, rows_of_keys(self.launched)
         return (
             *p.operands(*keys.operands),
             Parameter("out_ptr", "*T", "out", written=True),
@@ -214,7 +215,6 @@ class Forward:
             ),
             **order.blocks,
         }
-        buffers = (*self._barriers, *(vector.buffer for vector in self.handed))
         texts = {
             "there": order.there,
             **order.texts,
@@ -225,7 +225,7 @@ class Forward:
             "twice": "True" if self.steady and not self.cut else "",
             "scale_log2": scale,
             "adds": str(bool(self.begin)),
-            "vectors": "".join(f", {name}" for name in buffers),
+            "vectors": "".join(f", {name}" for name in (*self._barriers, *(vector.buffer for vector in self.handed))),
             "takes": ", ".join((*self._taken, "mixed")),
             "load_keys_takes": ", ".join(self._load_keys_takes),
             "work_takes": ", ".join(work.taken),

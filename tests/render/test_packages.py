@@ -26,6 +26,14 @@ def test_the_runtime_is_the_same_in_every_package_and_says_so() -> None:
     assert found and found.intact and found.source == "templates/host/runtime.py.jinja"
 
 
+def test_the_head_of_the_runtime_names_what_there_is_in_its_order() -> None:
+    module = ast.parse((PACKAGES[0] / "runtime.py").read_text())
+    defined = [x.name for x in module.body if isinstance(x, ast.ClassDef | ast.FunctionDef)]
+    lists = re.findall(r": ([\w, ]+)", ast.get_docstring(module) or "")
+    named = [name for found in lists for name in found.split(", ")]
+    assert named and named == [name for name in defined if name in named]
+
+
 def test_private_interfaces_are_used_in_the_runtime_alone() -> None:
     names = set(PRIVATE.findall((PACKAGES[0] / "runtime.py").read_text()))
     assert names >= {

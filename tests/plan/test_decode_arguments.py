@@ -123,6 +123,22 @@ def test_rows_of_no_sequence_are_zeros(
         assert (lse[:, [row for row in someones if row < 7]] > -math.inf).all()
 
 
+@pytest.mark.parametrize("bitwise", [None, "training"])
+@pytest.mark.parametrize(("rows", "cuts"), [(0, (0,)), (0, (0, 0, 0)), (3, (0, 0, 0)), (3, (0,))], ids=str)
+def test_a_step_without_new_tokens(
+    variant: Callable[[str], ModuleType], rows: int, cuts: tuple[int, ...], bitwise: str | None
+) -> None:
+    """The most of no tokens is 0, whether there are sequences and rows of nobody or not."""
+    decoding, q, n = variant("plain_checked").decode, torch.randn(rows, 4, 16), len(cuts) - 1
+    given = {"cu_seqlens_q": whole(*cuts), "max_seqlen_q": 0}
+    assert decoding.workspace_size(q, K, V, max_seqlen_q=0, max_seqlen_k=40) >= 0
+    out, lse = decoding.attend_with_cache(q, K[:n], V[:n], LENGTHS[:n], return_lse=True, bitwise=bitwise, **given)
+    assert out.shape == q.shape and not out.any()
+    assert lse.shape == (4, rows) and (lse == -math.inf).all()
+    with pytest.raises(ValueError, match="max_seqlen_q: expected at least 0, got -1"):
+        decoding.attend_with_cache(q, K[:n], V[:n], LENGTHS[:n], **given | {"max_seqlen_q": -1})
+
+
 @pytest.mark.parametrize("name", ["k_cache", "v_cache", "k_scale", "v_scale"])
 def test_append_writes_to_no_number_twice(variant: Callable[[str], ModuleType], name: str) -> None:
     decoding, rows = variant("plain_checked").decode, torch.randn(2, 5, 2, 16)

@@ -32,6 +32,12 @@ FAULTS: dict[str, tuple[str, ...]] = {
         "return launch(32, 32 if q.shape[0] == 1 else 16, 4, 1)",
         "bits_hang",
     ),
+    "a tile of packed keys that hangs on the queries": (
+        "packed_causal",
+        "return launch(32, 32, 4, 1)",
+        "return launch(32, 32 if q.shape[0] > 20 else 16, 4, 1)",
+        "chunk_nor_prefix",
+    ),
     "window one too wide": ("runtime_window", "distance < in_window", "distance <= in_window"),
     "window's tiles begin too late": (
         "runtime_window",

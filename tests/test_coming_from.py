@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import devices  # noqa: F401  # where kernels run is settled before triton is imported
 import pytest
 import torch
+from caches import Sequences, expected, package
 from random_specs import RandomSpec, suite, write
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention as sdpa
@@ -90,3 +92,43 @@ def test_functions_of_flex_attention(queries: int, attention: dict[str, Attentio
     wanted = flex_attention(q, k, v, score_mod, mask, enable_gqa=True)
     assert isinstance(wanted, torch.Tensor)
     same(attention["others_scored"](*(x.transpose(1, 2) for x in (q, k, v)), far=far), wanted)
+
+
+def test_pages_of_flashinfer_are_a_table(tmp_path: Path) -> None:
+    """Heads in front of places, an empty sequence among others, and parts whose LSE has base 2."""
+    module = package(tmp_path, "others_paged", "mask: [causal]")
+    s = Sequences([20, 0, 9, 16], [1] * 4)
+    there = torch.full((9, 2, 2, 8, 16), math.nan)
+    k_cache, v_cache = there.transpose(2, 3).unbind(1)
+    given = {"kv_indptr": torch.tensor([0, 3, 3, 5, 7]).int(), "kv_indices": torch.tensor([8, 1, 4, 0, 7, 3, 5]).int()}
+    given |= {"kv_last_page_len": torch.tensor([4, 0, 1, 8]).int(), "page_size": 8, "most_pages": 4, "torch": torch}
+    (block,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    exec(block, given)
+    page_table, seq_lens = given["page_table"], given["seq_lens"]
+    assert seq_lens.tolist() == s.lengths and page_table.dtype == torch.int32
+    for b, n in enumerate(s.lengths):
+        at = torch.arange(n)
+        module.decode.append(s.k[b], s.v[b], k_cache, v_cache, page_table[b][at // 8].long() * 8 + at % 8)
+    out, lse = module.decode.attend_with_cache(
+        torch.cat(s.q), k_cache, v_cache, seq_lens, page_table=page_table, return_lse=True
+    )
+    wanted, wanted_lse = expected(module, s)
+    torch.testing.assert_close(out, torch.cat(wanted), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(lse, torch.cat(wanted_lse, 1), rtol=1e-4, atol=1e-5)
+    parts = lse.T / math.log(2)
+    both, _ = module.decode.merge((out, 3 * out), [x.T * math.log(2) for x in (parts, parts)])
+    torch.testing.assert_close(both, 2 * out)
+
+
+def test_places_of_sglang_are_pages_of_one_token(tmp_path: Path) -> None:
+    module = package(tmp_path, "others_places", "mask: [causal]")
+    s = Sequences([20, 9], [1, 1])
+    k_buffer, v_buffer = torch.full((2, 64, 2, 16), math.nan)
+    req_to_token = torch.randperm(64).int()[:60].view(3, 20)
+    page_table = req_to_token[torch.tensor([2, 0])]
+    for b, n in enumerate(s.lengths):
+        module.decode.append(s.k[b], s.v[b], k_buffer[:, None], v_buffer[:, None], page_table[b, :n].long())
+    out = module.decode.attend_with_cache(
+        torch.cat(s.q), k_buffer[:, None], v_buffer[:, None], s.seq_lens, page_table=page_table
+    )
+    torch.testing.assert_close(out, torch.cat(expected(module, s)[0]), rtol=1e-4, atol=1e-5)

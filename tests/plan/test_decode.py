@@ -400,6 +400,17 @@ def test_bits_hang_on_neither_pages_nor_the_batch(variant: Callable[[str], Modul
     assert torch.equal(lse[0], one_lse[0])
 
 
+def test_bits_hang_on_no_drafts_of_others_beside_one_bound(variant: Callable[[str], ModuleType]) -> None:
+    """Where rows of nobody make q as long as the bound says, a token is in the same tile and splits in each call."""
+    decoding, rows, found = variant("plain").decode, torch.randn(40, 4, 16), []
+    cache = Cache(PLAIN).fill(decoding.append)
+    for drafted in (0, 1, 4, 20):
+        cuts = {"cu_seqlens_q": torch.tensor([0, 1, 1, 1 + drafted], dtype=torch.int32), "max_seqlen_q": 20}
+        q = torch.cat([rows[: 1 + drafted], rows.new_full((max(0, 19 - drafted), 4, 16), math.nan)])
+        found.append(decoding.attend_with_cache(q, cache.k, cache.v, PLAIN.seq_lens, **cache.pages(), **cuts)[0])
+    assert all(torch.equal(x, found[0]) for x in found)
+
+
 @pytest.mark.parametrize(
     ("name", "heads", "most"),
     [("plain", 1, 1), ("plain", 4, 4), ("plain", 6, 2), ("sinking", 4, 4), ("first_keys", 4, 4), ("decaying", 4, 4)],

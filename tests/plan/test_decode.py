@@ -456,6 +456,17 @@ def test_new_tokens_may_stand_anywhere(variant: Callable[[str], ModuleType]) -> 
         assert torch.equal(decoding.attend_with_cache(apart, cache.k, cache.v, s.seq_lens, **given), out)
 
 
+def test_angles_reach_as_far_as_there_is_room(variant: Callable[[str], ModuleType]) -> None:
+    """Unless the call bounds what a sequence has, or says where its new tokens stand."""
+    decoding, q, (k, v) = variant("rotated").decode, torch.randn(1, 1, 4, 16), torch.randn(2, 1, 48, 2, 16)
+    given = {"seq_lens": torch.tensor([40], dtype=torch.int32), "cos": ROPE["cos"][:40], "sin": ROPE["sin"][:40]}
+    room = "the 48 keys that max_seqlen_k, the cache or page_table has room for, or positions, got 40 rows"
+    with pytest.raises(ValueError, match=f"^cos: expected a row for each of {room}"):
+        decoding.attend_with_cache(q, k, v, **given)
+    out = decoding.attend_with_cache(q, k, v, max_seqlen_k=40, **given)
+    assert torch.equal(decoding.attend_with_cache(q, k, v, positions=torch.tensor([[39]]), **given), out)
+
+
 @pytest.mark.parametrize("name", ["plain", "sinking"])
 def test_a_sequence_without_keys(variant: Callable[[str], ModuleType], name: str) -> None:
     s = Sequences([0, 3], [1, 1])

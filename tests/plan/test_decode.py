@@ -104,6 +104,14 @@ def drafts(s: Sequences, c: Cache, packed: bool) -> tuple[Values, Callable[[int]
     return {"tree_mask": given["tree_mask"]}, lambda b: {"tree_mask": alone(b)["tree_mask"]}
 
 
+def depths(s: Sequences, c: Cache, packed: bool) -> tuple[Values, Callable[[int], Values]]:
+    """How deep each token stands, which is not its place in a tree of new ones."""
+    given, alone = tree(s, c, packed)
+    deep = [alone(b)["positions"][0].int() for b in range(len(s.new))]
+    values = {"tree_mask": given["tree_mask"], "depth": c.stored(deep)}
+    return values, lambda b: {"tree_mask": alone(b)["tree_mask"], "depth": deep[b][None]}
+
+
 def pairs(s: Sequences, c: Cache, packed: bool) -> tuple[Values, Callable[[int], Values]]:
     """A bias of each score."""
     bias = torch.randn(len(s.new), s.heads, max(s.new), c.room)
@@ -173,6 +181,12 @@ VARIANTS = {
     "first_keys": Variant("mask: [causal, any: [sliding_window: {size: 24}, expr: 'k < 4']]"),
     "in_pieces": Variant("mask: [causal, any: [expr: 'q // 20 == k // 20', expr: 'k < 4']]"),
     "drafted": Variant("mask: [tree]\nrope: {layout: half}", tree, rope=True),
+    "drafted_window": Variant("mask: [tree, sliding_window: {size: 20}]", drafts),
+    "drafted_depths": Variant(
+        "mask: [tree, sliding_window: {size: 24}, expr: 'depth[q] - depth[k] < 20']\n"
+        "inputs: {depth: {axes: [batch, token], dtype: int}}",
+        depths,
+    ),
     "buckets": Variant(
         "mask: [causal]\nscore: [relative_bias: {bidirectional: false}]", same(rel_bias=torch.randn(4, 32))
     ),
@@ -492,16 +506,18 @@ def test_a_workspace_has_room_whatever_the_bound_of_rows(
         assert decoding.attend_with_cache(rows, k, k, lengths, **more).isfinite().all()
 
 
-def test_a_window_reads_its_own_pages_alone(variant: Callable[[str], ModuleType]) -> None:
-    s, decoding = Sequences([200, 64], [2, 2]), variant("window").decode
+@pytest.mark.parametrize(("name", "most"), [("window", 20), ("drafted_window", 20), ("drafted_depths", 24)])
+def test_a_window_reads_its_own_pages_alone(variant: Callable[[str], ModuleType], name: str, most: int) -> None:
+    s, decoding = Sequences([200, 64], [2, 2]), variant(name).decode
     q, cache = torch.stack(s.q), Cache(s, page=4).fill(decoding.append)
-    # the first of two rows sees 20 keys
-    table = cache.pages(lambda length: length - 21)
+    given, alone = VARIANTS[name].given(s, cache, False)
+    # the first of two rows sees so many keys
+    table = cache.pages(lambda length: length - 1 - most) | given
     # whole splits show nothing: what stands in their parts is as old
     size = decoding.workspace_size(q, cache.k, cache.v, max_seqlen_q=2, max_seqlen_k=200)
     old = {"max_seqlen_k": 200, "workspace": torch.full((size,), math.nan)}
     out = decoding.attend_with_cache(q, cache.k, cache.v, s.seq_lens, **table, **old)
-    for x, y in zip(out, expected(variant("window"), s)[0], strict=True):
+    for x, y in zip(out, expected(variant(name), s, alone)[0], strict=True):
         torch.testing.assert_close(x, y, rtol=1e-4, atol=2e-5)
 
 

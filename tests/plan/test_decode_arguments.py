@@ -446,3 +446,21 @@ def test_descriptions_stand_in_docstrings_as_they_are(variant: Callable[[str], M
     lines = [line.strip() for line in text.splitlines()]
     assert 'warmth: (Hq,); the """ $\\tau$ of \\n \\u "heads"' in lines
     assert "far: (Hq,)" in lines and "shift: float; in front of far" in lines
+
+
+def test_the_oldest_calls_are_forgotten_first(
+    variant: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoding, checked = variant("plain_checked").decode, list[int]()
+    check = decoding._check_call
+    monkeypatch.setattr(decoding, "CALLS", type(decoding.CALLS)())
+
+    def count(*given: Any) -> Any:
+        checked.append(given[-2])  # max_seqlen_k
+        return check(*given)
+
+    monkeypatch.setattr(decoding, "_check_call", count)
+    q, cache = torch.zeros(0, 3, 4, 16), torch.zeros(0, 1100, 2, 16)
+    for most in (*range(1100), *range(1099, 99, -1), 0):
+        decoding.attend_with_cache(q, cache, cache, LENGTHS[:0], max_seqlen_k=most)
+    assert checked == [*range(1100), 0]

@@ -389,6 +389,15 @@ def test_float32_is_multiplied_as_pytorch_does(ask: str, found: str) -> None:
     assert done.stdout.split() == [found, "ieee"]
 
 
+def test_the_oldest_shapes_are_forgotten_first(runtime: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime.LaunchCache, "known", type(runtime.LaunchCache.known)())
+    x = torch.zeros(1)
+    caches = [runtime.LaunchCache.of("call", x, n) for n in range(1100)]
+    assert len(runtime.LaunchCache.known) == 1024
+    assert all(runtime.LaunchCache.of("call", x, n) is caches[n] for n in range(1100 - 1024, 1100))
+    assert runtime.LaunchCache.of("call", x, 0) is not caches[0]
+
+
 @pytest.mark.parametrize(("most", "wanted"), [(4, [4]), (2, [4, 3, 2]), (0, [4, 3, 2, 1])])
 def test_fewer_stages_take_the_place_of_those_without_room(most: int, wanted: list[int], runtime: ModuleType) -> None:
     tried = []

@@ -59,6 +59,14 @@ class Forgetful(dict[Any, Any]):
         pass
 
 
+@dataclasses.dataclass(frozen=True)
+class Saved(Call):
+    """A call that also learns from its LSE."""
+
+    dlse: int = 0  # how many numbers behind a boundary of 16 bytes the gradient of the LSE begins
+    kept: int = 0  # and what the forward pass left beside out and LSE
+
+
 def pretend() -> None:
     """Puts a GPU in the place of the machine's own, if it has one."""
     driver.set_active(
@@ -87,6 +95,9 @@ def alternatives(planned: plan.Plan) -> Iterator[Call]:
     ):
         learns = usual.operands[0].requires_grad
         yield dataclasses.replace(usual, operands=tuple(x.requires_grad_(learns) for x in operands))
+    if usual.operands[0].requires_grad:
+        for dlse, kept in ((0, 0), (1, 0), (0, 1)):
+            yield Saved(**vars(usual), dlse=dlse, kept=kept)
     for change in ({"q_len": 48, "k_len": 48}, {"head_dim": 32}, {"v_dim": 24}, {"dtype": "fp32"}, {"batch": 1}):
         yield calls.make(planned, dataclasses.replace(grouped, **change), "cpu")
 
@@ -103,11 +114,24 @@ def anew(call: Call, numbers: float) -> Call:
     return dataclasses.replace(call, operands=operands, keywords=keywords | {"scale": numbers})
 
 
-def _elsewhere(x: torch.Tensor) -> torch.Tensor:
-    """A copy with the same strides, as far from a boundary of 16 bytes."""
+def _learn_from_both(attention: Any, call: Saved) -> None:
+    given = {x.data_ptr() for x in (*call.operands, *call.keywords.values()) if isinstance(x, torch.Tensor)}
+
+    def moved(x: torch.Tensor) -> torch.Tensor:
+        return x if x.data_ptr() in given else _elsewhere(x, call.kept)
+
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: x, moved):
+        out, lse = attention(*call.operands, **call.keywords, return_lse=True)
+        given |= {out.data_ptr(), lse.data_ptr()}
+        slopes = torch.ones_like(out), _elsewhere(torch.ones_like(lse), call.dlse)
+        torch.autograd.grad((out, lse), call.wanted, slopes)
+
+
+def _elsewhere(x: torch.Tensor, offset: int | None = None) -> torch.Tensor:
+    """A copy with the same strides, so many numbers behind a boundary of 16 bytes: as many as x, if none is told."""
     learned, x = x.requires_grad, x.detach()
     span = 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))
-    offset = x.data_ptr() % 16 // x.element_size()
+    offset = x.data_ptr() % 16 // x.element_size() if offset is None else offset
     copy = torch.empty(span + offset, dtype=x.dtype)[offset:]
     if not x.is_floating_point():  # the others nothing reads: kernels run nowhere
         copy.copy_(x.as_strided((span,), (1,)))
@@ -117,9 +141,12 @@ def _elsewhere(x: torch.Tensor) -> torch.Tensor:
 def launches(attention: Any, call: Call) -> list[Any]:
     """All that kernels were given in a forward and any backward pass; tensors of the call's own by their names."""
     Compiled.notes = notes = []
-    out = attention(*call.operands, **call.keywords)
-    if out.requires_grad:
-        torch.autograd.grad(out, call.wanted, torch.ones_like(out))
+    if isinstance(call, Saved):
+        _learn_from_both(attention, call)
+    else:
+        out = attention(*call.operands, **call.keywords)
+        if out.requires_grad:
+            torch.autograd.grad(out, call.wanted, torch.ones_like(out))
     given = dict(zip("qkv", call.operands, strict=True)) | call.keywords
     names = {x.data_ptr(): name for name, x in given.items() if isinstance(x, torch.Tensor)}
 
@@ -138,7 +165,10 @@ def launches(attention: Any, call: Call) -> list[Any]:
 def check(package: str, planned: plan.Plan) -> None:
     """Fails where a launch that knows its shapes differs from one that does not."""
     attention = importlib.import_module(package).attention
-    runtime = importlib.import_module(f"{package}.launch").runtime
+    launch = importlib.import_module(f"{package}.launch")
+    runtime = launch.runtime
+    # an LSE in other units would be another tensor, and so would its gradient
+    launch.natural = lambda lse, *_: lse
     runtime.architecture = lambda device: "sm_90"
     runtime.cache_share = lambda device: 2**12
     # tensors are to be told apart

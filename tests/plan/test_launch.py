@@ -101,6 +101,23 @@ def test_comparison_of_decoding_finds(file: str, right: str, wrong: str, compile
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("None if dlse is None else dlse.data_ptr() % 16", "dlse is None"),
+        ("in_log_decay_sums.data_ptr() % 16, level", "level"),
+    ],
+)
+def test_comparison_of_gradients_finds(right: str, wrong: str, compiler: Compiler, tmp_path: Path) -> None:
+    shutil.copytree(GENERATED / "log_decay", tmp_path / "log_decay")
+    path = tmp_path / "log_decay" / "launch.py"
+    assert right in path.read_text()
+    path.write_text(path.read_text().replace(right, wrong))
+    with pytest.raises(AssertionError, match="in place of"):
+        compared(compiler, tmp_path, "log_decay")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
     ("file", "right", "wrong"),
     [
         ("decode_launch", 'hopper_values if cache.tiles.get("decode") else', ""),

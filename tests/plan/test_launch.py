@@ -429,6 +429,31 @@ def test_fewer_stages_take_the_place_of_those_without_room(most: int, wanted: li
     assert tried == wanted
 
 
+def test_a_call_has_the_first_tile_with_room_whatever_came_before(
+    runtime: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What calls read beside q, k and v takes shared memory too, and so do products of float32 by tf32."""
+    table: dict[str, dict[int, Any]] = {"forward": {64: ((64, 64, 4, 1), (32, 32, 4, 1), (16, 16, 4, 1))}}
+    tables = SimpleNamespace(__package__="launched_causal", TILES_FP32=table)
+    monkeypatch.setattr(runtime, "INTERPRETED", False)
+    x, tried = torch.zeros(1, 4, 1, 64), []
+
+    def tile(most: int) -> Any:
+        def launch(rows: int, *_: Any) -> None:
+            tried.append(rows)
+            if rows > most:
+                raise runtime.OutOfResources(106496, 101376, "shared memory")
+
+        cache = runtime.LaunchCache(reach=0)
+        for _ in range(2):
+            runtime.launch_tuned(cache, tables, "forward", launch, x, x, 4)
+        return cache.tiles["forward"][0]
+
+    assert [tile(most) for most in (16, 64, 32)] == [16, 64, 32]
+    # the next call with such tensors has the same at once
+    assert tried == [64, 32, 16, 16, 64, 64, 64, 32, 32]
+
+
 def test_a_gpu_without_memory_says_nothing_of_kernels(runtime: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(torch.cuda.OutOfMemoryError):
         on_hopper(runtime, torch.cuda.OutOfMemoryError("all taken"), monkeypatch)

@@ -148,7 +148,6 @@ class Runner:
 
     def forget(self) -> None:
         """Makes the next call look up its tiles."""
-        self.runtime.fitting.clear()
         self.runtime.LaunchCache.known.clear()
 
     def timed(self, place: Place, trial: Trial) -> Trial:

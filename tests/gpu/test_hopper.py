@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import subprocess
 import sys
 import warnings
 from collections.abc import Callable
@@ -490,6 +491,31 @@ def test_a_failure_to_compile_is_told_once(monkeypatch: pytest.MonkeyPatch) -> N
         package.call("", q, k, v)
     with pytest.raises(AttributeError):
         package.call("hopper", q, k, v)
+
+
+AFTER_A_FAULT = """
+import os, time
+import torch
+from generated.causal import attention, runtime
+q, k, v = (torch.randn(1, 1024, 2, 128, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+place = torch.tensor([9], device="cuda")
+os.environ["ATTNFORGE_TARGET"] = "portable"
+attention(q, k, v)
+torch.cuda.synchronize()
+del os.environ["ATTNFORGE_TARGET"]
+runtime.LaunchCache.known.clear()
+q[place]
+time.sleep(1)
+attention(q, k, v)
+"""
+
+
+def test_an_earlier_kernel_that_failed_is_not_told_as_one_that_does_not_compile() -> None:
+    """In a process of its own, which nothing runs in any more."""
+    command, root = [sys.executable, "-c", AFTER_A_FAULT], Path(__file__).parents[2]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=root, timeout=300)
+    assert done.returncode == 1 and "device-side assert triggered" in done.stderr, done.stderr
+    assert "portable kernels take the place" not in done.stderr
 
 
 def test_an_unknown_target_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -459,6 +459,26 @@ def test_a_gpu_without_memory_says_nothing_of_kernels(runtime: ModuleType, monke
         on_hopper(runtime, torch.cuda.OutOfMemoryError("all taken"), monkeypatch)
 
 
+def test_an_earlier_kernel_that_failed_says_nothing_of_kernels(
+    runtime: ModuleType, tries: set[Any], monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    """It shows at the next call that asks the driver for anything, as at the launch of another kernel."""
+
+    def wait() -> None:
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.cuda, "synchronize", wait)
+    with pytest.raises(torch.AcceleratorError, match="illegal memory access"):
+        on_hopper(runtime, RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"), monkeypatch)
+    assert not tries and not recwarn.list
+    # amid a capture nothing may wait: what does not compile gives way all the same
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.warns(UserWarning, match="no room"):
+        assert on_hopper(runtime, RuntimeError("no room"), monkeypatch) == {"forward": ()}
+
+
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), MemoryError()])
 def test_a_full_disk_says_nothing_of_kernels(
     runtime: ModuleType, error: Exception, tries: set[Any], monkeypatch: pytest.MonkeyPatch

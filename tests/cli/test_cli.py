@@ -484,6 +484,28 @@ def test_a_table_that_nobody_reads(folder: Path) -> None:
     assert unread("inspect", "causal", "--arch", "sm_90") == (program.UNREAD, "")
 
 
+def closed(redirections: str, *arguments: str) -> tuple[int, str]:
+    """Exit code and output of a command that a shell starts without some of its streams."""
+    env = os.environ | {"PYTHONPATH": str(Path(attnforge.__file__).parents[1])}
+    command = ["sh", "-c", f'exec "$@" {redirections}', "sh", sys.executable, "-m", "attnforge", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=env)
+    return done.returncode, done.stdout
+
+
+def test_without_standard_error_a_command_ends_as_ever(folder: Path) -> None:
+    """Messages do not go into the results instead."""
+    write("bad", "name: {name}\nmusk: [causal]\n")
+    for arguments in (("check", "specs/bad.yaml"), ("check", "specs/none.yaml"), ("bogus",)):
+        for redirections in ("2>&-", "<&- >&- 2>&-"):
+            assert closed(redirections, *arguments) == (program.WRONG_INPUT, "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("redirections", ["2>&-", ">&- 2>&-"])
+def test_without_standard_error_kernels_compile(redirections: str, folder: Path) -> None:
+    assert closed(redirections, "inspect", "flash1", "--arch", "sm_80")[0] == 0
+
+
 GIVEN = """name: {name}
 mask:
   - expr: "k < clean if h < 2 else k <= q"

@@ -36,8 +36,25 @@ def _while_read() -> Iterator[None]:
         raise click.exceptions.Exit(UNREAD) from None
 
 
+def _open_closed_streams() -> None:
+    """Puts nothing in the place of standard streams that are closed.
+
+    The next file that is opened would take their number, and what libraries and other programs write there.
+    """
+    for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
+        if getattr(sys, name) is None:
+            number = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(number, True)
+            setattr(sys, name, os.fdopen(number, mode))
+
+
 class Program(click.Group):
     """Turns what went wrong into a message on standard error and an exit code."""
+
+    def main(self, *args: Any, **more: Any) -> Any:
+        """Runs a command, and ends the process."""
+        _open_closed_streams()
+        return super().main(*args, **more)
 
     @_while_read()
     def make_context(self, *args: Any, **more: Any) -> click.Context:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -23,6 +25,9 @@ TEXTS = {
     "rows_checked": "mask: [causal, expr: 'q - k < far']\ninputs: {far: {axes: [head], dtype: int}}",
     "biased_checked": "mask: [causal]\nscore: [bias]",
     "divided_checked": "mask: [causal, expr: '(q - k) % step == 0']\ninputs: {step: {axes: [], dtype: int}}",
+    "made_checked": "mask: [causal, expr: '(q - k) % (2 * step - 6) != 1', "
+    "expr: 'k // (by + 1) + k % (step + 1) < 99']\n"
+    "inputs: {step: {axes: [], dtype: int}, by: {axes: [], dtype: int, min: 0}}",
     "summed_checked": "mask: [causal]",
     "late_checked": "mask: [causal, expr: 'k >= 4']",
     "documents_checked": "mask: [causal, expr: 'doc[q] == doc[k]']\ninputs: {doc: {axes: [batch, token], dtype: int}}",
@@ -439,6 +444,22 @@ def test_a_number_that_divides_is_not_0(variant: Callable[[str], ModuleType]) ->
     with pytest.raises(ValueError, match=r"^step: expected a number to divide by, got 0$"):
         attend(Q, K, V, LENGTHS, step=0)
     assert attend(Q, K, V, LENGTHS, step=-2).isfinite().all()
+
+
+def test_what_numbers_make_to_divide_by_is_not_0(variant: Callable[[str], ModuleType]) -> None:
+    module = variant("made_checked")
+
+    def decode(step: int) -> torch.Tensor:
+        found: torch.Tensor = module.decode.attend_with_cache(Q, K, V, LENGTHS, step=step, by=0)
+        return found
+
+    for attend in (decode, lambda step: module.attention(Q, K, V, step=step, by=0)):
+        for step, made in ((3, "2 * step - 6"), (-1, "step + 1")):
+            with pytest.raises(ValueError, match=rf"^{re.escape(made)}: expected a number to divide by, got 0$"):
+                attend(step)
+        assert attend(4).isfinite().all()
+    # of what is no less than 1 nobody asks
+    assert "in_by + 1" not in Path(module.api.__file__).read_text()
 
 
 def test_descriptions_stand_in_docstrings_as_they_are(variant: Callable[[str], ModuleType]) -> None:

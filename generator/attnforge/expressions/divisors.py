@@ -7,22 +7,31 @@ from collections.abc import Iterable
 from .tree import Node
 
 
-def divisors(terms: Iterable[Node]) -> set[str]:
-    """Names that these divide whole numbers by, unless a condition may keep them from being 0.
+def divisors(terms: Iterable[Node]) -> tuple[Node, ...]:
+    """What these divide whole numbers by, if numbers of a call alone tell it and no condition may keep it from being 0.
 
     As in `step == 0 or q % step == 0`. Such a condition reads what calls give; one of positions alone holds somewhere.
+    What a divisor itself divides by comes before it.
     """
-    return {name for term in terms for name in _divisors(term)}
+    return tuple(dict.fromkeys(node for term in terms for node in _divisors(term)))
 
 
-def _divisors(node: Node) -> Iterable[str]:
-    if node.op in ("//", "%") and node.type == "int" and node.args[1].op in ("input", "option"):
-        yield str(node.args[1].value)
+def _divisors(node: Node) -> Iterable[Node]:
     for i, arg in enumerate(node.args):
         deciding: tuple[Node, ...] = ()
         if node.op in ("and", "or"):
             deciding = (node.args[1 - i],)
         elif node.op == "where" and i > 0:
             deciding = node.args[:1]
-        if not any(n.op in ("input", "option") for one in deciding for n in one.walk()):
+        if not any(n.op in _GIVEN for one in deciding for n in one.walk()):
             yield from _divisors(arg)
+    if node.op in ("//", "%") and node.type == "int" and _is_told(node.args[1]):
+        yield node.args[1]
+
+
+_GIVEN = ("input", "option")
+
+
+def _is_told(divisor: Node) -> bool:
+    parts = tuple(divisor.walk())
+    return any(n.op in _GIVEN for n in parts) and all(n.op != "var" and n.type != "float" for n in parts)

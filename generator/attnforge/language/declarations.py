@@ -60,7 +60,7 @@ def unread(document: Value, known: Collection[str], left: Collection[str], probl
 
 def dividing(inputs: Value | None, found: Mapping[str, Input], terms: Iterable[Node], problems: Problems) -> None:
     """Tells a default of 0 of a number that whole numbers are divided by: each call without it would be refused."""
-    divided = divisors(terms)
+    divided = {node.value for node in divisors(terms) if node.op == "input"}
     for entry in inputs.entries() if inputs else ():
         given = found.get(entry.key)
         if given is not None and entry.key in divided and given.value == 0 and not given.axes:

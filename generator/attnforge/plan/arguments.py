@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from ..expressions import whole_numbers
 from ..expressions.divisors import divisors
 from ..expressions.folding import LARGEST
 from ..expressions.inputs import Axis, Input
 from ..expressions.tree import Node
 from ..language.spec import Spec
-from ..printing import printers
+from ..printing import printers, spec_text
 from . import storage
 from .names_in_code import names_in_code
 
@@ -72,8 +73,25 @@ _MOST = {"int": LARGEST, "float": None}
 
 def build(spec: Spec) -> tuple[Argument, ...]:
     """The keyword arguments of a variant, in order."""
-    dividing = divisors(spec.nodes)
+    dividing = {str(node.value) for node in divisors(spec.nodes) if node.op in ("input", "option")}
     return tuple(_not_0(a) if a.kind == "scalar" and a.name in dividing else a for a in _arguments(spec))
+
+
+def made_divisors(spec: Spec) -> tuple[tuple[str, str], ...]:
+    """What a spec makes of a call's numbers to divide whole ones by, as it writes it, and as Python; if it may be 0."""
+    numbers = {option.keyword for option in spec.options} | {given.name for given in spec.inputs if not given.axes}
+    limits, own = whole_numbers.limits(spec.inputs, spec.options), names_in_code(spec)
+
+    def may_be_0(divisor: Node) -> bool:
+        low, high = whole_numbers.Ranges(limits).of(divisor)
+        return low <= 0 <= high
+
+    def text(divisor: Node) -> str:
+        return printers.torch(divisor, lambda leaf: own[str(leaf.value)], limits, atom=True, total=True)
+
+    found = (node for node in divisors(spec.nodes) if node.op not in ("input", "option") and may_be_0(node))
+    read = ((node, {n.value for n in node.walk() if n.op in ("input", "option")}) for node in found)
+    return tuple((spec_text.source(node), text(node)) for node, names in read if names <= numbers)
 
 
 def _arguments(spec: Spec) -> Iterable[Argument]:

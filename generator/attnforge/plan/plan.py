@@ -61,6 +61,7 @@ class Plan:
 
     analysis: Analysis  # its spec has the names in code for inputs and options
     arguments: tuple[Argument, ...]
+    divisors: tuple[tuple[str, str], ...]  # made of numbers of a call: as the spec writes them, and as Python
     kernels: PackageKernels
     sections: tuple[Section, ...]  # of the file of kernels
     tuned: tuple[tiles.Row | tiles.Limit, ...]  # of this variant alone
@@ -345,7 +346,7 @@ def _with_room(made: dict[int, tuple[str, str]]) -> str:
 
 def build(spec: Spec) -> Plan:
     """Works out all that the templates print."""
-    taken, spec = arguments.build(spec), in_code(spec)
+    taken, divided, spec = arguments.build(spec), arguments.made_divisors(spec), in_code(spec)
     analysis = analyse(spec)
     kernels = PackageKernels(analysis)
     all_terms = (analysis.by_query, analysis.by_key, *(pair.terms for pair in kernels.pairs))
@@ -372,6 +373,7 @@ def build(spec: Spec) -> Plan:
     return Plan(
         analysis,
         taken,
+        divided,
         kernels,
         written,
         tuned,

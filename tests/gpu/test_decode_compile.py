@@ -214,3 +214,22 @@ def test_kernels_for_hopper_gpus_compile(
     assert products == 576 // 16 + 64 // 16 * 4
     assert waits == [1, 1]
     assert "serialized" not in warnings and "before they are set" not in warnings
+
+
+NAMED = """
+import sys
+from pathlib import Path
+import unformatted
+
+folder = Path(sys.argv[1])
+for dtype in ("bf16", "fp16", "fp32"):
+    cases = unformatted.launches(folder / "some.yaml", folder, 576, dtype).of("sm_90")
+    print(*(case.name for case in cases if case.gluon), sep="; ")
+"""
+
+
+def test_caches_of_float8_are_looked_into_beside_those_of_16_bits(compiler: Compiler, tmp_path: Path) -> None:
+    (tmp_path / "some.yaml").write_text(f"name: some\nlatent: true\nexports: [decode]\n{LATENT['causal']}\n")
+    name = "decode_hopper.attend_split"
+    all_of_them = "; ".join((name, f"{name} of float8, scaled by head", f"{name} of float8, scaled by key"))
+    assert compiler.run(NAMED, tmp_path) == [all_of_them, all_of_them, ""]

@@ -60,7 +60,8 @@ class Cases(NamedTuple):
                     found += [[case] for case in self.on_hopper(name, tile)]
         if decode := self.planned.decode:
             latent = self.planned.spec.latent
-            found += [[case] for case in self.decoding_on_hopper()] if arch.removesuffix("a") == "sm_90" else []
+            for float8 in ("", "head", "key") if arch.removesuffix("a") == "sm_90" else ():
+                found += [[case] for case in self.decoding_on_hopper(float8=float8)]
             tile = splits.tile(decode.splits, latent, self.head_dim, self.dtype, arch, 128 if latent else 4)
             for kernel in decode.kernels:
                 # fewer stages take less room
@@ -150,7 +151,7 @@ class Cases(NamedTuple):
             told |= {"BY_HEAD": float8 == "head", "ROWS": 0}
         return [
             case._replace(
-                name=f"decode_hopper.{case.name}",
+                name=f"decode_hopper.{case.name}" + (f" of float8, scaled by {float8}" if float8 else ""),
                 signature=case.signature | keys,
                 constants={name: x for name, x in case.constants.items() if name not in keys} | told,
                 options={"num_warps": 4, "maxnreg": 128},

@@ -14,6 +14,7 @@ import torch
 from caches import Values, package
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
@@ -280,6 +281,24 @@ def test_modes_see_one_operator_for_new_rows(variant: Callable[[str], ModuleType
     # on a CPU values are checked before
     assert seen.names.index(operators(variant("traced"))._append.traced.name()) == len(seen.names) - 1
     torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("pre_dispatch", [False, True])
+def test_traces_of_the_dispatcher_see_one_operator(variant: Callable[[str], ModuleType], pre_dispatch: bool) -> None:
+    """Also where the last call was like it: such a mode is none that guards see, or has a stack of its own."""
+    decode, given = variant("traced").decode, call(2, 20)
+    attend = functools.partial(decode.attend_with_cache, **{name: x for name, x in given.items() if name != "q"})
+    decode.CALLS.clear()
+    other, name = torch.randn_like(given["q"]), operators(variant("traced"))._attend.traced.name()
+    for _ in range(2):
+        graph = make_fx(attend, pre_dispatch=pre_dispatch)(given["q"])
+        seen = [node.target.name() for node in graph.graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
+        assert [x for x in seen if x not in ("aten::view", "aten::reshape")] == [name]
+        for _ in range(2):
+            wanted = attend(given["q"])
+        assert torch.equal(graph(given["q"]), wanted)
+        assert torch.equal(graph(other), attend(other))
+        assert torch.equal(attend(given["q"]), wanted)
 
 
 def test_a_call_behind_one_that_an_operator_made_is_known_again(

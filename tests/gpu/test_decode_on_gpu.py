@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -629,6 +630,41 @@ def test_calls_of_compiled_graphs(mode: str) -> None:
     for _ in range(4):
         assert torch.equal(compiled(), wanted)
         assert torch.equal(attend(**call), wanted)
+
+
+FIRST_IN_A_GRAPH = """
+import torch
+from generated.causal import decode, runtime
+
+@torch.library.custom_op("own::decode", mutates_args=())
+def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    return decode.attend_with_cache(q, k, v, lengths, split_size=1024)
+
+@attend.register_fake
+def _(q, k, v, lengths):
+    return torch.empty_like(q)
+
+make = torch.Generator("cuda").manual_seed(0)
+q, k, v = (
+    torch.randn(4, n, heads, 128, device="cuda", dtype=torch.bfloat16, generator=make)
+    for n, heads in ((1, 32), (4096, 8), (4096, 8))
+)
+lengths = torch.tensor([4096, 1, 1500, 3000], device="cuda", dtype=torch.int32)
+compiled = torch.compile(lambda *given: attend(*given) * 1, mode="reduce-overhead", fullgraph=True)
+for i in range(4):
+    found = compiled(q, k, v, lengths).clone()
+    assert runtime.counters_of(q.device).blocks, "no program counted"
+    junk = [torch.full((2**18,), i + 1, device="cuda", dtype=torch.int32) for _ in range(8)]
+    assert torch.equal(found, attend(q, k, v, lengths))
+"""
+
+
+def test_a_first_call_by_an_operator_of_a_compiled_graph() -> None:
+    """What a package keeps is not made in the graph's memory, of which PyTorch knows each tensor."""
+    root = Path(__file__).parents[2]
+    command = [sys.executable, "-c", FIRST_IN_A_GRAPH]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=root, timeout=500)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import math
+import threading
 import weakref
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -145,6 +146,34 @@ def test_calls_of_graphs_count_in_numbers_of_their_own(counting: tuple[Any, Simp
     assert all(x() is not None for x in memory)
     # there are none left: a graph clears its own
     assert counters.take(2**20).tolist() == [0] * 2**20
+
+
+def test_a_block_is_made_by_a_thread_of_its_own(
+    counting: tuple[Any, SimpleNamespace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a compiler warms up for a CUDA graph, all that the thread makes is that graph's."""
+    counters, _ = counting
+    makers, zeros = list[int](), counters.zeros
+
+    def noted(count: int) -> torch.Tensor:
+        makers.append(threading.get_ident())
+        made: torch.Tensor = zeros(count)
+        return made
+
+    monkeypatch.setattr(counters, "zeros", noted)
+    counters.current(100)
+    assert len(makers) == 1 and makers[0] != threading.get_ident()
+
+    def fails(count: int) -> torch.Tensor:
+        raise torch.cuda.OutOfMemoryError("all taken")
+
+    monkeypatch.setattr(counters, "zeros", fails)
+    counters.used = counters.SIZE
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        counters.make_room()
+    monkeypatch.setattr(counters, "zeros", zeros)
+    counters.make_room()
+    assert len(counters.blocks) == 2 and counters.used == 0
 
 
 def test_a_capture_before_any_call_clears_its_own(counting: tuple[Any, SimpleNamespace]) -> None:

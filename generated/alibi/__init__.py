@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  74d83eb224d330d5
-#   text hash     4c2598dc41b219fa
+#   content hash  cdab715fb10e129d
+#   text hash     8eb2b98daf126878
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

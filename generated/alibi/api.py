@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  95537e73e4b36475
-#   text hash     8746fa4aad260c1b
+#   content hash  3d10abf71706b928
+#   text hash     e62c1510a8a524d9
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

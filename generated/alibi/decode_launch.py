@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b7c95e26c828ef5d
-#   text hash     3bbea3ab47716e2e
+#   content hash  cc2d22fbdfea8adc
+#   text hash     fdc5eeee79f0f5f1
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -11,38 +11,37 @@ import torch
 from . import runtime, decode_arguments  # runtime first: it says what a missing triton means
 from . import decode_kernels as kernels
 
-# up to a head size: keys of a tile, warps and stages, the same of programs in a CROWD, and keys of a split. First for
-# tiles of FEW rows and short splits, then for splits of 512 keys or more, which a call asks for; the last for tiles of up
-# to 64 rows. So bits of a row are a matter of nothing else, but for head sizes above 256 of the GPU: partial sums are by
-# the first number of warps, whichever a program has
+# up to a head size: keys of a tile; warps and stages, the same of programs in a crowd, how many of a multiprocessor make
+# one; and keys of a split. First for tiles of FEW rows and short splits, then for splits of 512 keys or more, which a call
+# asks for; the last for tiles of up to 64 rows. So bits of a row are a matter of nothing else, but for head sizes above 256
+# of the GPU: partial sums are by the first number of warps, whichever a program has
 SPLITS_16BIT = {
-    64: ((128, ((4, 3), (4, 3)), 512), (32, ((2, 3), (2, 2)), 1024), (128, ((4, 3), (4, 3)), 1024)),
-    128: ((64, ((4, 3), (4, 2)), 256), (32, ((2, 3), (1, 2)), 1024), (64, ((4, 3), (4, 3)), 1024)),
-    256: ((32, ((4, 3), (4, 3)), 256), (32, ((2, 3), (2, 2)), 1024), (16, ((4, 4), (4, 4)), 1024)),
-    512: ((16, ((4, 3), (4, 3)), 256), (16, ((4, 3), (4, 3)), 1024), (16, ((8, 3), (8, 3)), 1024)),
+    64: ((128, ((4, 3), (2, 2), 3.5), 512), (32, ((2, 3), (2, 2), 7), 1024), (128, ((4, 3), (4, 3), 1), 1024)),
+    128: ((64, ((4, 3), (2, 2), 3.5), 256), (32, ((2, 3), (1, 2), 3.5), 1024), (64, ((4, 3), (4, 3), 1), 1024)),
+    256: ((32, ((4, 3), (2, 2), 3.5), 256), (32, ((2, 3), (2, 2), 1.75), 1024), (16, ((4, 4), (4, 4), 1), 1024)),
+    512: ((16, ((4, 3), (4, 3), 1), 256), (16, ((4, 3), (4, 3), 1), 1024), (16, ((8, 3), (8, 3), 1), 1024)),
 }
 SPLITS_FLOAT8 = {
-    64: ((128, ((4, 3), (2, 3)), 512), (32, ((2, 3), (1, 3)), 1024), (128, ((4, 3), (4, 3)), 1024)),
-    128: ((64, ((4, 3), (2, 3)), 256), (64, ((2, 3), (2, 3)), 1024), (64, ((4, 3), (4, 3)), 1024)),
-    256: ((32, ((4, 3), (4, 3)), 256), (32, ((2, 3), (2, 3)), 1024), (32, ((4, 3), (4, 3)), 1024)),
-    512: ((16, ((4, 3), (4, 3)), 256), (16, ((4, 3), (4, 3)), 1024), (16, ((8, 3), (8, 3)), 1024)),
+    64: ((128, ((4, 3), (2, 3), 3.5), 512), (32, ((2, 3), (1, 3), 3.5), 1024), (128, ((4, 3), (4, 3), 1), 1024)),
+    128: ((64, ((4, 3), (2, 3), 3.5), 256), (64, ((2, 3), (2, 3), 1), 1024), (64, ((4, 3), (4, 3), 1), 1024)),
+    256: ((32, ((4, 3), (4, 3), 1), 256), (32, ((2, 3), (2, 3), 1), 1024), (32, ((4, 3), (4, 3), 1), 1024)),
+    512: ((16, ((4, 3), (4, 3), 1), 256), (16, ((4, 3), (4, 3), 1), 1024), (16, ((8, 3), (8, 3), 1), 1024)),
 }
 SPLITS_FP32 = {
-    64: ((32, ((2, 4), (2, 4)), 512), (32, ((2, 4), (2, 4)), 1024), (32, ((4, 4), (4, 4)), 2048)),
-    128: ((32, ((4, 3), (4, 3)), 256), (32, ((4, 3), (4, 3)), 1024), (32, ((8, 3), (8, 3)), 1024)),
-    256: ((16, ((4, 3), (4, 3)), 256), (16, ((4, 3), (4, 3)), 1024), (16, ((8, 3), (8, 3)), 1024)),
-    512: ((16, ((8, 2), (8, 2)), 256), (16, ((8, 2), (8, 2)), 1024), (16, ((8, 2), (8, 2)), 1024)),
+    64: ((32, ((2, 4), (2, 4), 1), 512), (32, ((2, 4), (2, 4), 1), 1024), (32, ((4, 4), (4, 4), 1), 2048)),
+    128: ((32, ((4, 3), (4, 3), 1), 256), (32, ((4, 3), (4, 3), 1), 1024), (32, ((8, 3), (8, 3), 1), 1024)),
+    256: ((16, ((4, 3), (4, 3), 1), 256), (16, ((4, 3), (4, 3), 1), 1024), (16, ((8, 3), (8, 3), 1), 1024)),
+    512: ((16, ((8, 2), (8, 2), 1), 256), (16, ((8, 2), (8, 2), 1), 1024), (16, ((8, 2), (8, 2), 1), 1024)),
 }
 WHOLE = 2**30  # keys of a split that no sequence fills
 FEW = 16  # rows of a tile that stand as columns in products, of which the GPU makes 8 at a time, and of rows 16
 CHUNK = 8  # splits that are joined one after the other
-CROWD = 448  # columns of all programs of a multiprocessor, from which on they hide each other's loads
 PAIRED = 7  # programs of a multiprocessor from which on one reads two key heads
 TOGETHER, MANY_ROWS = 4, 2048  # query heads whose rows of few splits a program joins, and from how many rows on
 
 
 def split_of(q, k, v, longest, split_size):
-    """Rows and keys of a tile, warps and stages, alone and in a crowd, and keys of a split.
+    """Rows and keys of a tile, warps and stages, alone and in a crowd, programs that make one, and keys of a split.
 
     For calls with so many new tokens of a sequence.
     """
@@ -57,7 +56,7 @@ def split_of(q, k, v, longest, split_size):
     short, long, many = table[size]
     block_n, ways, keys = many if block_m > FEW else long if split_size and split_size >= 512 else short
     if runtime.INTERPRETED:
-        block_n, ways, keys = 32, ((4, 1), (4, 1)), 64 if rows <= FEW else 256
+        block_n, ways, keys = 32, ((4, 1), (4, 1), 1), 64 if rows <= FEW else 256
     return block_m, block_n, ways, keys_of_split(q, rows, longest, split_size, keys)
 
 
@@ -78,13 +77,9 @@ def count_splits(keys, longest, max_seqlen_k, reach, first_keys):
     return max(min(seen, runtime.cdiv(max_seqlen_k, keys)), 1)
 
 
-def is_crowd(programs, v):
-    """Whether there are so many programs that each does best with few warps, which leave room for more of them.
-
-    Of float8, programs of 64 columns are as good as those of 128.
-    """
-    columns = programs * max(runtime.padded_width(v), 128 if v.element_size() == 1 else 0)
-    return not runtime.INTERPRETED and columns >= CROWD * runtime.multiprocessors(v.device)
+def is_crowd(programs, least, device):
+    """Whether a multiprocessor has so many programs that each does best with few warps, which leave room for others."""
+    return not runtime.INTERPRETED and programs >= least * runtime.multiprocessors(device)
 
 
 def scaled_by_head(k_scale):
@@ -174,10 +169,10 @@ def attend(
     )
     longest, lse_strides, sequences = call.longest, call.lse_strides, seq_lens.shape[0]
     rows = longest * (q.shape[1] // k.shape[2])
-    block_m, block_n, (alone, crowded), split_size = split_of(q, k, v, longest, call.split_size)
+    block_m, block_n, (alone, crowded, least), split_size = split_of(q, k, v, longest, call.split_size)
     splits = count_splits(split_size, longest, max_seqlen_k, reach, first_keys)
     programs = splits * runtime.cdiv(rows, block_m) * k.shape[2] * sequences
-    warps, stages = crowded if is_crowd(programs, v) else alone
+    warps, stages = crowded if is_crowd(programs, least, q.device) else alone
     chunks, columns, together = tile_of_join(splits, q, v)
     heads, block_m = side_by_side(q, k, v, k_scale, rows, block_m, block_n, programs)
     # where the last program to store a part joins all, nothing waits for a second kernel. It needs counts, which stay when

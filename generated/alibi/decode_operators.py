@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2345fba59579ecd4
-#   text hash     3d3e60173f7c5340
+#   content hash  090b95a37a7c7b15
+#   text hash     2414a0cf7f1f8f3e
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c102115433866445
-#   text hash     d0a6d0684a8f6e9c
+#   content hash  075ebb018f6682cc
+#   text hash     50beb0c37f8fc3e6
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

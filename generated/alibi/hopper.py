@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7cdb6fa75eda111e
-#   text hash     531ab9ab1cac40a6
+#   content hash  d85bff3b26762573
+#   text hash     2cdd0e8452eedada
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -70,7 +70,7 @@ Symbols
     AGAIN              whether this is the second pass through the program's tiles, in which few are wanted
     counts             how many tiles there were before a pass, or are after it
     first_lse          what the first pass left in the place of the LSE
-    entries_ptr        always None: other calls take the portable kernels, with which this one shares its launch
+    entries_ptr        None, and not read: launches are the same for the portable kernel, which alone reads it
 """
 
 import triton
@@ -82,7 +82,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import runtime
-from .kernels import LOG2E, find_entry, in_slopes_default, key_tiles, partial_row_sums
+from .kernels import LOG2E, in_slopes_default, key_tiles, partial_row_sums
 
 copy_tile = runtime.gluon_copy_of_tiles()
 
@@ -370,9 +370,7 @@ def work_through(
     WORKERS: tl.constexpr, WORKER: tl.constexpr, AGAIN: tl.constexpr
 ):  # fmt: skip
     """Store out and the LSE of 64 queries of each wanted tile; rows that outgrow their first keys ask for more."""
-    (
-        out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale, in_slopes_ptr, in_slopes_stride_head
-    ) = arguments  # fmt: skip
+    out_ptr, lse_ptr, q_total, k_total, Hq, scale, in_slopes_ptr, in_slopes_stride_head = arguments
     items, tiles, group, per_item = order
     q_buffer, q_ready, q_free, asked, asked_ready = queries
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_N, 16])
@@ -393,9 +391,10 @@ def work_through(
             b, h = head // Hq, head % Hq
             nth = (i * per_item + half) % 32
             q_start = tile * BLOCK_M
-            q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+            q_offset, q_len = 0, q_total
+            k_offset, k_len = 0, k_total
             if ((half == 0) | (early < tiles - 1 - early)) & (wanted >> nth & 1 > 0):
-                q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+                q_begin = k_len - q_len
                 q_first = q_start + q_begin
                 q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
                 # [64]
@@ -525,7 +524,7 @@ def load_through(
     WORKERS: tl.constexpr
 ):  # fmt: skip
     """Copy the tiles of queries, keys and values that the workers need, in their order."""
-    entries_ptr, q_total, k_total, Hq, scale, in_slopes_ptr, in_slopes_stride_head = lengths
+    q_total, k_total, Hq, scale, in_slopes_ptr, in_slopes_stride_head = lengths
     items, tiles, group, per_item = order
     q_buffer, q_ready, q_free, asked, asked_ready = queries
     at, begun = counts  # tiles of keys, and tiles of queries so far
@@ -540,9 +539,10 @@ def load_through(
             nth = (i * per_item + half) % 32
             kv_h = h // GROUP
             q_start = tile * BLOCK_M
-            q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+            q_offset, q_len = 0, q_total
+            k_offset, k_len = 0, k_total
             if ((half == 0) | (early < tiles - 1 - early)) & (wanted >> nth & 1 > 0):
-                q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+                q_begin = k_len - q_len
                 q_first = q_start + q_begin
                 q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
                 in_slopes = (
@@ -622,10 +622,8 @@ def forward(
         v_buffer, barriers(STAGES, 1), barriers(STAGES, WORKERS), barriers(WORKERS, 1), added_ready, k_added_buffer
     )  # fmt: skip
     fence_async_shared()
-    arguments = (
-        out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale, in_slopes_ptr, in_slopes_stride_head
-    )  # fmt: skip
-    lengths = (entries_ptr, q_total, k_total, Hq, scale, in_slopes_ptr, in_slopes_stride_head)
+    arguments = (out_ptr, lse_ptr, q_total, k_total, Hq, scale, in_slopes_ptr, in_slopes_stride_head)
+    lengths = (q_total, k_total, Hq, scale, in_slopes_ptr, in_slopes_stride_head)
     order = (items, tiles, group, per_item)
     # a worker's threads get the registers that the loader leaves
     if WORKERS == 3:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c684b4230bd31e21
-#   text hash     cb48e310b44f2628
+#   content hash  241d58a2ae1282c7
+#   text hash     34a2edb82c6210bd
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f3b0fc6de12f79e0
-#   text hash     218366edfff0377b
+#   content hash  7ad5b47a7c63331c
+#   text hash     d25330aac5646e9a
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

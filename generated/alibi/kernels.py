@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  863e72b45e77e7b0
-#   text hash     189390da636f1046
+#   content hash  480f7a74f3566891
+#   text hash     80d0ff2aeb3b485c
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  39c4284a0e357786
-#   text hash     7a2fb03c11439e9d
+#   content hash  180e4d703ea180cc
+#   text hash     4fcb3baf5e78df32
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

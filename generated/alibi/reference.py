@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b62eef7f1321cf71
-#   text hash     b8a9ccba1a2e367a
+#   content hash  7fb69c9eba10d3fb
+#   text hash     4f410f53ddee2368
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  26f32dbd5873f022
-#   text hash     7af5e81eb18079af
+#   content hash  c644a738bdc396a9
+#   text hash     137169866bf22f92
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

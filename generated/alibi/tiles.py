@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f1f0c57b36301d8a
-#   text hash     eeca70f8603f7b4b
+#   content hash  4fa0cbc9319c4252
+#   text hash     dd7db55cb95c9dba
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e4c1c1422ab9d439
-#   text hash     4dc0a5a6ac6bbbcb
+#   content hash  1102618faf230473
+#   text hash     4fe439343cbad901
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  8cd272e6d2ff7828
-#   text hash     f58de77b3690ff37
+#   content hash  b4ab7e2af29389ce
+#   text hash     8913c1043a6c2f0e
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

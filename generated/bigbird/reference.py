@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  69bf2da808cbfd15
-#   text hash     634270bbb28cc113
+#   content hash  5fd1fb83466106e1
+#   text hash     2464619435a19abf
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

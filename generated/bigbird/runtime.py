@@ -1,15 +1,24 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  b141601a3202c68c
-#   text hash     4f4249667d716efd
+#   content hash  a776be6205a9f820
+#   text hash     16db55ff1c7c8a53
 #   render with   attnforge render SPEC
-"""The machinery of launching: operators, remembered launches, tensors that tiles can be read from.
+"""The machinery of launching; all use of private interfaces of PyTorch and Triton stands here.
 
-All use of private interfaces of PyTorch and Triton stands here.
+In this order
+    operators      what PyTorch traces and differentiates: Operator, needs_dispatcher, on_its_device
+    launches       what the next call with tensors of the same shapes does at once: LaunchCache, launch, starter, grid
+    counters       zeros in which programs of several kernels count: Counters, counters
+    choice         the tile and the kernels that a GPU takes: launch_on_hopper, launch_tuned, launch_with_room
+    Hopper GPUs    whether their kernels run, and names of Gluon that moved: target, on_hopper, hopper_kernels, in_gluon
+    order          how programs in Gluon take tiles: in_turns, in_slots, by_groups
+    tensors        sizes of tiles, room for results, and what kernels read tiles by: vector_source, tile_source, refill
 """
 
 import bisect
+import collections
+import concurrent.futures
 import copy
 import functools
 import importlib
@@ -29,6 +38,8 @@ import triton.language as tl
 from torch._C._dynamo.guards import TensorGuards
 from torch._C._functorch import is_legacy_batchedtensor
 from torch._library.custom_ops import get_library_allowing_overwrite
+from torch._ops import _len_torch_dispatch_stack_pre_dispatch
+from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 from triton.runtime import driver
 from triton.runtime.errors import OutOfResources
@@ -130,7 +141,9 @@ def needs_dispatcher(args):
 
 def is_watched():
     """Whether a mode of PyTorch's is to see this call; it stands aside while an operator that it has seen runs."""
-    if not is_in_torch_dispatch_mode() or not torch._C._len_torch_dispatch_stack():
+    if not is_in_torch_dispatch_mode():
+        return False
+    if not torch._C._len_torch_dispatch_stack() and not _len_torch_dispatch_stack_pre_dispatch():
         return False
     return not torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.Python)
 
@@ -162,10 +175,17 @@ def on_its_device(function):
     return run
 
 
+def keep(known, key, value):
+    """Notes a value by its key, in the place of the oldest where there are many: some lengths never come again."""
+    if len(known) >= 1024:
+        known.popitem(last=False)
+    known[key] = value
+
+
 class LaunchCache:
     """What calls with tensors of some shapes worked out, so that the next call with such tensors launches at once."""
 
-    known = {}
+    known = collections.OrderedDict()
 
     def __init__(self, reach):
         self.reach = reach  # how many keys before its own a query may see
@@ -183,10 +203,8 @@ class LaunchCache:
         key = (name, given[0].device, precision(given[0]), reach, *told)
         cache = cls.known.get(key)
         if cache is None:
-            if len(cls.known) >= 1024:
-                # lengths that never come again
-                cls.known.clear()
-            cache = cls.known[key] = cls(reach)
+            cache = cls(reach)
+            keep(cls.known, key, cache)
         return cache
 
     def readable(self, *tensors):
@@ -339,12 +357,21 @@ class Counters:
             return self.blocks[-1][first : first + count]
 
     def make_room(self):
-        """Puts a new block behind one of which half is taken; between captures, as what they make is the graph's."""
+        """Puts a new block behind one of which half is taken; between captures, as what they make is the graph's.
+
+        So is what this thread makes while a compiler gets ready for one: a block is made by a thread of its own.
+        """
         with self.lock:
             if 2 * self.used > self.SIZE:
-                self.blocks.append(self.zeros(self.SIZE))
-                torch.cuda.current_stream(self.device).synchronize()
+                with concurrent.futures.ThreadPoolExecutor(1) as other:
+                    self.blocks.append(other.submit(self.new_block).result())
                 self.used = 0
+
+    def new_block(self):
+        """Zeros that are there for all streams."""
+        block = self.zeros(self.SIZE)
+        torch.cuda.current_stream(self.device).synchronize()
+        return block
 
     def current(self, count):
         """Those of the stream that launches now."""
@@ -399,11 +426,18 @@ def launch_first(cache, package, name, launch, best):
             not_on_hopper(package, error)
             return False
         except Exception as error:
+            wait_for_gpu()
             not_on_hopper(package, error)
             failed.add(best)
             best = ()
     cache.tiles[name] = best
     return bool(best)
+
+
+def wait_for_gpu():
+    """Fails where a kernel that began before now failed: whatever comes next tells of that, and nothing runs any more."""
+    if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
+        torch.cuda.synchronize()
 
 
 def differentiated(cache, tables, wanted, keys, q, k, v, *given):
@@ -431,9 +465,6 @@ def one_by_one(launch, made):
     return each
 
 
-fitting = {}  # which tile of a table is the first that a GPU has the shared memory for
-
-
 def launch_tuned(cache, tables, name, launch, q, v, keys, entries=None):
     """Calls `launch` with the best tile that this GPU has the shared memory for; `tables` is tiles.py.
 
@@ -450,10 +481,8 @@ def launch_tuned(cache, tables, name, launch, q, v, keys, entries=None):
         return
     table = (tables.TILES_FP32 if q.dtype == torch.float32 else tables.TILES_16BIT[architecture(q.device)])[name]
     size = next(size for size in table if max(q.shape[-1], v.shape[-1]) <= size)
-    tiles, key = table[size], (name, q.device, q.dtype, size, padded_width(q), padded_width(v), entries is None)
-    first = fitting.get(key, 0)
-    first += first_with_room(launch, tiles[first:])
-    fitting[key], cache.tiles[name] = first, tiles[first]
+    # tried anew for each call unlike those before: what else a kernel reads takes shared memory too
+    cache.tiles[name] = table[size][first_with_room(launch, table[size])]
 
 
 def launch_with_room(launch, stages):
@@ -740,7 +769,7 @@ def alike(given):
     """A function that tells of others whether they are what these are: tensors of one shape, type and device, or None.
 
     It takes a third of the time that looking at each takes. Those beside multiples of 16 bytes are like none, nor are any while
-    PyTorch's dispatcher has a mode to ask that it had not before.
+    PyTorch's dispatcher has a mode to ask: guards do not see each.
     """
     there = operator.itemgetter(*(i for i, x in enumerate(given) if x is not None))
     absent = [i for i, x in enumerate(given) if x is None]
@@ -748,6 +777,8 @@ def alike(given):
 
     def compare(given):
         tensors = there(given)
+        if _python_dispatch._is_in_torch_dispatch_mode:
+            return False
         if not agree(*tensors) or functools.reduce(operator.or_, map(torch.Tensor.data_ptr, tensors)) % 16:
             return False
         for i in absent:
@@ -759,7 +790,7 @@ def alike(given):
 
 
 def rest(x):
-    """The columns that such a tile leaves out; None where it leaves out none."""
+    """The columns of x that a tile of `padded_width` columns leaves out; None where it leaves out none."""
     return x[..., 512:] if x.shape[-1] > 512 else None
 
 

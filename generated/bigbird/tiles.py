@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0bee3e4fb36da002
-#   text hash     6f09790d99f0769a
+#   content hash  9f5d2f6599954f04
+#   text hash     5412ec3c1ca81cd6
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7a3e9c9705586cf3
-#   text hash     690e8046fa7a3b18
+#   content hash  07669a804a04f8a4
+#   text hash     c6f41aecc61f00f5
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

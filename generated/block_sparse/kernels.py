@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8323f277850174bf
-#   text hash     bf03d4c2b2a2d56a
+#   content hash  ea5699293a9ddc71
+#   text hash     ad6f9cb0a6dbb7d6
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b751450cbc961d8e
-#   text hash     1fa2322a1bc0e89d
+#   content hash  554df5bf720fc835
+#   text hash     310361686192f708
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -82,11 +82,12 @@ def _differentiate(
     if out.numel() == 0 or k.numel() == 0:
         return tuple(x.zero_() for x in runtime.empty_gradients(wanted, q, k, v))
     dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v, entries=entries)
+    dlse = None if dlse is None else dlse.contiguous()
     cache = runtime.LaunchCache.of(
-        "differentiate", q, k, v, entries, in_block_mask, out, dout, lse.data_ptr() % 16, dlse is None, *wanted,
+        "differentiate", q, k, v, entries, in_block_mask, out, dout, lse.data_ptr() % 16,
+        None if dlse is None else dlse.data_ptr() % 16, *wanted,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
-    dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse)
 
     dq = dq if wanted[0] else runtime.empty_like(q)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  834d1a13b27ec134
-#   text hash     ac68b8fdd0392ed9
+#   content hash  fc58149a12db4f8e
+#   text hash     506d1ce4c817d1ed
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

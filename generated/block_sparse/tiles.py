@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  52ccc592ba7f486d
-#   text hash     96e8c23951286e4d
+#   content hash  e41dd5e6e6c610c5
+#   text hash     836454eb4ff51b90
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

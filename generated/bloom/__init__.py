@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d3430cb0e535b7f9
-#   text hash     e6e51b5ea1be4221
+#   content hash  0e561318d931bfa5
+#   text hash     dbb5347869e99b05
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

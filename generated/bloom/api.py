@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9e51f68ea006967c
-#   text hash     1f4d01148c645557
+#   content hash  e7bbc8bc7d43623b
+#   text hash     a8bbe55563b267b0
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

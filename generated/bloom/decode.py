@@ -1,20 +1,21 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  8607beee55a7faed
-#   text hash     43a10c762acc072a
+#   content hash  f952e90e5d9be03c
+#   text hash     6b771ff40f1e22ac
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
 from __future__ import annotations
 
+import collections
 import math
 
 import torch
 
 from . import arguments, decode_arguments
 
-CALLS = {}  # what checks found, by the shapes and numbers that they looked at
+CALLS = collections.OrderedDict()  # what checks found, by the shapes and numbers that they looked at
 
 
 def attend_with_cache(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d36ce7d8738003f6
-#   text hash     0691e6a319e2037b
+#   content hash  e543a690ccd45d37
+#   text hash     af45f76b0cfdab89
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

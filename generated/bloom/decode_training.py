@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  034b103fdcf75fd3
-#   text hash     8fec8c52861c451f
+#   content hash  32ca05d0c1f2e80e
+#   text hash     986ea5e4cc1b84c6
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2af37dd2ec820ae6
-#   text hash     2ab0240cc5ba6aec
+#   content hash  23fd04eaf12d4d83
+#   text hash     c49a1a5cb59d1221
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  bdddf015e8092370
-#   text hash     8f74213de369e8f9
+#   content hash  b85ab3bba32b6908
+#   text hash     ac7e21b35ba0c21d
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

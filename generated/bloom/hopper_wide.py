@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ecd0b38cdfbf2789
-#   text hash     a897d763664f7fb8
+#   content hash  513b006fda040735
+#   text hash     09608887f5f0bc19
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

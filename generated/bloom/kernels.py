@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2e6de02fdfb8d477
-#   text hash     cbd906c908f1f1d6
+#   content hash  ccf923809f3affd0
+#   text hash     c6df4df8f9c4b76e
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

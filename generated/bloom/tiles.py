@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4afdc398ecd7c60d
-#   text hash     e1a76765c2f91fd5
+#   content hash  0ba8e48df58d1c52
+#   text hash     a32c6918898b9588
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f0557d988ddc3490
-#   text hash     531e9d60275c4394
+#   content hash  4596664946b81880
+#   text hash     a5e185c3a69019a6
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1855a486fee56d16
-#   text hash     e348deee167b3ecd
+#   content hash  98f566d3cc7fe321
+#   text hash     fcf32929bf6c9330
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

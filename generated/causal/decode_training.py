@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b119f0c5c683fab0
-#   text hash     217cb1ecf2158df4
+#   content hash  44ca9934604a81ed
+#   text hash     27adac374e3dbf90
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ae869f711ea097d6
-#   text hash     43acbddc65edc956
+#   content hash  221324fac354df73
+#   text hash     ed1c0d74afae3daa
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1466f905009b90d8
-#   text hash     bd803efd1fa30b59
+#   content hash  3c6ef2009440b586
+#   text hash     ece0e0361d488d8b
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

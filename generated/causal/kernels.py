@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  18f75c009305f0e4
-#   text hash     98bf551def5c7ea6
+#   content hash  bfabb48b0134ac46
+#   text hash     392e565c9ad5b1e1
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1b607932534e2f4f
-#   text hash     63006053d4d18602
+#   content hash  2d9b0d259e95d752
+#   text hash     2e148ce420f42c53
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1f63e5a95427ac13
-#   text hash     13388c74f77bd35f
+#   content hash  3dedd5ea134547a1
+#   text hash     657a38a90005484d
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

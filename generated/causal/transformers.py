@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  54b83c52d65ef843
-#   text hash     e0b36b80b97cd29f
+#   content hash  84ed81a561943dac
+#   text hash     b68239f37561c027
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

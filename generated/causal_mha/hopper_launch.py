@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  43da4f7c79160b40
-#   text hash     083433235f14a5cc
+#   content hash  42555dc1d67eaf1d
+#   text hash     2565d6eafaf96f5d
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  813cb2e54d1a6889
-#   text hash     cea1ccb2595d9e3f
+#   content hash  4704749fd77843b6
+#   text hash     e29196c29680855e
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

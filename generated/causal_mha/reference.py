@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c8e8e84c50004ac8
-#   text hash     ab96f0cabb5ca546
+#   content hash  bc513e111ac355b8
+#   text hash     48f1d4424ee21d84
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

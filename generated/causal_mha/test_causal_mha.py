@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3fc7fd0ba2057167
-#   text hash     73263ad796e2419b
+#   content hash  8a772d3e34bf6868
+#   text hash     2d59bdfcd8d6c631
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

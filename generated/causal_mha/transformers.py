@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  83664bfd327ffe72
-#   text hash     2eaab28ea5031840
+#   content hash  41be48a457671ef8
+#   text hash     1a2a290c75914a69
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

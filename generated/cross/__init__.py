@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  35655b5c2d5d9d2f
-#   text hash     1d7b06441c994de7
+#   content hash  56b3a0b7a153a67a
+#   text hash     3a1e5352a3c62d04
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9ffb75c5bffdb6de
-#   text hash     9164d1912dee6c63
+#   content hash  7a3bd8aa0a36bb04
+#   text hash     7e8dadef2463768e
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

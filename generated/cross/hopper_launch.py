@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f2ca1945af2040fb
-#   text hash     f6ededf5388291ca
+#   content hash  a44c4fd2c29e3d9c
+#   text hash     c6b9722d110f7689
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8fba064c81054d2c
-#   text hash     e1ee85e6bbc4a54c
+#   content hash  369b392535c8437f
+#   text hash     8e6fa65bbabb975f
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

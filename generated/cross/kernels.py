@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  526388597521beb7
-#   text hash     9734675d91468f18
+#   content hash  ef6a4ae88091494b
+#   text hash     348863bb0513f45b
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

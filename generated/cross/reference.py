@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1993d6338c20b98b
-#   text hash     07b960b0e435349c
+#   content hash  5e1299033fefe66a
+#   text hash     84b31254b016d4c8
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6bfb6ee4dbab01e6
-#   text hash     26745158f3852f7e
+#   content hash  f500eadf11510693
+#   text hash     d447d01af559d476
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  167e1933649f9dc9
-#   text hash     310f785370aad813
+#   content hash  530bc0de8f1c4f3f
+#   text hash     c894d5da2e073f6e
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c8c5127cd4e3dc4b
-#   text hash     a8d51044e7ef2a2c
+#   content hash  02cb6998d2aa8762
+#   text hash     dda70c299582cd51
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ae9920a2e9a75a85
-#   text hash     947b28dc98320bd3
+#   content hash  a50e5cd3af7bbbb9
+#   text hash     47f6c4e72d209bc0
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a846d883a9c02541
-#   text hash     c149e4342c741c82
+#   content hash  1cc165fed8ac9a13
+#   text hash     d2b4f985103fc766
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

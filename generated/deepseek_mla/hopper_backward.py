@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  923387c4ee6f7b7d
-#   text hash     d2a88ddaf55d1910
+#   content hash  daeea39172b8ee16
+#   text hash     b118094487182566
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  574f7cb2cbc76806
-#   text hash     aaa21384de827ef4
+#   content hash  550886e7ea831131
+#   text hash     e2e4905ec3f262cb
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

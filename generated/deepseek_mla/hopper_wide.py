@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1ef2cc0ac76b4bbe
-#   text hash     7ceb7a54dac5d68a
+#   content hash  3ada6ff17b71ca89
+#   text hash     8175a1924b4b7840
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

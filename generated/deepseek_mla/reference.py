@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1b5e5dfde7386e19
-#   text hash     babf507eb647f528
+#   content hash  e8b7705d03e078cf
+#   text hash     c1bdf77439a0d87d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

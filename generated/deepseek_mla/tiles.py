@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b4e90d0f268d989b
-#   text hash     616dbff01f038a67
+#   content hash  9f1b4469e83ad04f
+#   text hash     6066b37e84d2af09
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

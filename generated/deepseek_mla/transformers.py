@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6d109d70a2cdaf91
-#   text hash     01cb2c5a3c2b595b
+#   content hash  078520908803c90b
+#   text hash     9913d24c958033e8
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

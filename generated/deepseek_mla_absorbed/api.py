@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  dbde8c8067825903
-#   text hash     d0590fd11c5ac5fa
+#   content hash  95e73c3cac88db63
+#   text hash     5318dfbdbfef1eb0
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

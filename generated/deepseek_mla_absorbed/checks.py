@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/tests/checks.py.jinja
-#   content hash  a00858d173162dfa
-#   text hash     af617a4f9ea8c65f
+#   content hash  fa25ae98e336df93
+#   text hash     26a007823706dd93
 #   render with   attnforge render SPEC
 """What suites check and by which rule; what is a variant's own stands in the test file beside it.
 
@@ -979,6 +979,37 @@ class TestPacked:
             assert not x.isnan().any(), name
         if places[1:] == tuple(sorted(places[1:])):
             variant.check(case, **changes)
+
+    def test_bits_hang_on_neither_chunk_nor_prefix(self, variant, monkeypatch):
+        if not GPU:
+            monkeypatch.setattr("numpy.matmul", row_by_row)  # the interpreter's
+        size = 10 if GPU else 1
+        rows, keys, later, end = 39 * size, 40 * size, 24 * size, 30 * size
+        inputs = variant.make_inputs(replace(variant.small, q_lens=(rows,), k_lens=(keys,), Hq=1, Hkv=1))
+        others = [(part(inputs, rows, keys, 0, end), 0)] + [
+            (part(inputs, rows, keys, later, keys), later)
+        ] * variant.any_chunk
+        gold, got = reference(**widened(inputs)), attention(**inputs)
+        for other, first in others:
+            known = reference(**widened(other))
+            past = first + len(known)
+            # those that see the same
+            same = (known - gold[first:past]).abs().amax(-1) < 1e-9
+            if same.any():
+                assert torch.equal(attention(**other)[same], got[first:past][same])
+
+
+def part(inputs, rows, keys, later, end):
+    """Of a sequence of more keys than queries the queries from a later one on, and the keys up to an end."""
+    past = rows - (keys - end)
+    kept = {rows: slice(later, past), keys: slice(end)}
+    found = {
+        name: x[tuple(kept.get(size, slice(None)) for size in x.shape)] if isinstance(x, torch.Tensor) else x
+        for name, x in inputs.items()
+    }
+    for name, count in (("q", past - later), ("k", end)):
+        found |= {f"cu_seqlens_{name}": cut((0, count))[f"cu_seqlens_{name}"], f"max_seqlen_{name}": count}
+    return found
 
 
 LOOSE = {"q_lens": (5, 33, 40, 0, 70), "k_lens": (5, 33, 40, 0, 70)}

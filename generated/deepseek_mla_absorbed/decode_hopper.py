@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  ba9125ce7cf7b6bd
-#   text hash     89ae0e8a7b27a7ce
+#   content hash  325c2b721964d989
+#   text hash     aab07c06a733e0eb
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """`attend_split` of decode_kernels.py for latent heads on Hopper GPUs, in Gluon; other names as at its head.
 
@@ -24,7 +24,8 @@ and is outside of [lo, hi), may be anything: scores hide it, and values are clea
 each from its own page, and the others are 0.
 
 Tensors in shared memory
-    q_buffer        [2, BLOCK_M, 256]: columns 0 to 511 of the queries; those behind stay in registers, q_rest
+    q_buffer        [2, BLOCK_M, 256]: columns 0 to 511 of the queries; those behind stay in registers, q_rest, and so
+                    do the last 128 of these unless keys are float8
     k_buffer        [2 * STAGES, BLOCK_N, 256]: columns 0 to 511 of keys, a half of them for each half of a stage
     rest_buffer     [STAGES, BLOCK_N, 64]: the columns behind, which come with the first half
     k_boxes         k_buffer as copies fill it, [8 * BOXES, 1, 1, ROWS, 64]: all boxes of 64 columns, then the next ones
@@ -48,6 +49,7 @@ Symbols
     arguments, results, places, factors
                       what score_keys, add_values, load_keys and convert_keys take of the others
     queries           q_buffer and the barrier of what comes into it
+    q_quarters        columns 0 to 511 of the queries by 128, as products take them
     keys, boxes       k_buffer and rest_buffer, k_boxes and rest_boxes, with the same barriers, boxes with q_loaded
     weights, totals   p_buffer with its barriers, and shrinks; shares with its barrier
     scales            k_scales and v_scales; None twice where keys have no scales of their own
@@ -316,7 +318,7 @@ def convert_keys(
 
 @gluon.jit
 def multiply(
-    at, q_buffer, q_rest, q_unit, k_scales, keys, SCORES: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr
+    at, q_quarters, q_rest, q_unit, k_scales, keys, SCORES: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr
 ):  # fmt: skip
     """Products of a tile of queries and one of keys, times the factors of both, if they have any."""
     k_buffer, rest_buffer, k_ready, k_free = keys
@@ -324,11 +326,11 @@ def multiply(
     zeros = gl.full([q_rest.shape[0], BLOCK_N], 0.0, gl.float32, SCORES)
     mbarrier.wait(k_ready.index(stage * 2), phase)
     scoring = warpgroup_mma(q_rest, rest_buffer.index(stage).permute((1, 0)), zeros, use_acc=False, is_async=True)
-    for half in gl.static_range(2):
-        if half == 1:
+    for quarter in gl.static_range(4):
+        if quarter == 2:
             mbarrier.wait(k_ready.index(stage * 2 + 1), phase)
-        k_tile = k_buffer.index(stage * 2 + half)
-        scoring = warpgroup_mma(q_buffer.index(half), k_tile.permute((1, 0)), scoring, is_async=True)
+        k_tile = k_buffer.index(stage * 2 + quarter // 2).slice(quarter % 2 * 128, 128, 1)
+        scoring = warpgroup_mma(q_quarters[quarter], k_tile.permute((1, 0)), scoring, is_async=True)
     score = warpgroup_mma_wait(0, [scoring])
     if q_unit is not None:
         score *= q_unit[:, None]
@@ -374,7 +376,7 @@ def weigh(
 @gluon.jit
 def score_keys(
     arguments, sequences, queries, keys, weights, totals, scales, GROUP: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, STAGES: tl.constexpr, DV: tl.constexpr, BY_HEAD: tl.constexpr
+    BLOCK_N: tl.constexpr, STAGES: tl.constexpr, DV: tl.constexpr, BY_HEAD: tl.constexpr, FLOAT8: tl.constexpr
 ):  # fmt: skip
     """Hand on the weights of all tiles of keys, and store the LSE of a program's rows."""
     (
@@ -405,6 +407,13 @@ def score_keys(
         fence_async_shared()
         tl.debug_barrier()
         q_rest = room.load(gl.DotOperandLayout(0, SCORES, 2))
+        # what registers hold is not read from shared memory for each tile; with float8 the loader takes them
+        q_quarters = ()
+        for quarter in gl.static_range(4):
+            q_quarter = q_buffer.index(quarter // 2).slice(quarter % 2 * 128, 128, 1)
+            q_quarters += (
+                q_quarter.load(gl.DotOperandLayout(0, SCORES, 2)) if quarter == 3 and not FLOAT8 else q_quarter,
+            )
         tl.debug_barrier()
         if BY_HEAD:
             # scales that all keys share are factors of rows, and of their result
@@ -435,7 +444,7 @@ def score_keys(
         for i in tl.range(first, last):
             k_start = i * BLOCK_N
             mixed = (k_start < full_lo) | (k_start + BLOCK_N > full_hi)
-            score = multiply(at, q_buffer, q_rest, q_unit, k_scales, keys, SCORES, BLOCK_N, STAGES)
+            score = multiply(at, q_quarters, q_rest, q_unit, k_scales, keys, SCORES, BLOCK_N, STAGES)
             m, l = weigh(
                 m, l, score, k_start, at, weights, v_scales, terms, BLOCK_N, mixed=mixed
             )  # fmt: skip
@@ -583,7 +592,7 @@ def attend_split(
         [
             (score_keys, (
                 arguments, sequences, queries, keys, weights, totals, scales, GROUP, BLOCK_M, BLOCK_N, STAGES, DV,
-                BY_HEAD
+                BY_HEAD, FLOAT8
             )),
             (add_values, (
                 results, sequences, keys, weights, totals, GROUP, BLOCK_M, BLOCK_N, STAGES, DV, BY_HEAD, 0
@@ -597,5 +606,5 @@ def attend_split(
                 places, sequences, k_desc, pages_ptr, boxes, GROUP, BLOCK_M, BLOCK_N, STAGES, PAGE, ROWS
             )),
         ],
-        [4, 4, 4 if FLOAT8 else 1], [160, 160, 80] if FLOAT8 else [184, 184, 24],
+        [4, 4, 4 if FLOAT8 else 1], [160, 160, 80] if FLOAT8 else [168, 168, 24],
     )  # fmt: skip

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  4dca4b5d3b15e25c
-#   text hash     81e88557ea4ae2af
+#   content hash  ee6016694d8f6f2e
+#   text hash     f5c4bf3a1f3619a5
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  102093ca6b3bf1ab
-#   text hash     13c4920b71762d8d
+#   content hash  585d5bd24533e5be
+#   text hash     4803b70847e382eb
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2ab0331e779c5dbe
-#   text hash     7472cd8569625cd2
+#   content hash  3ecccbbd729c41f6
+#   text hash     b55eab4b413d6d2d
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

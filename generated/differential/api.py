@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9edc6dff05e222f1
-#   text hash     fcae00eb026e4f9c
+#   content hash  852a54402728b3db
+#   text hash     e4015eea347092ae
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  594c4f43e11d9739
-#   text hash     ec1ba9d15daaa745
+#   content hash  3028b27002ab7198
+#   text hash     0967b814fc62aa38
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3d77d20b92389012
-#   text hash     ff1c475951524679
+#   content hash  683a418dc665b1bb
+#   text hash     3f17859400756ee3
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bd19c6f6986e604d
-#   text hash     104171d543eb2a08
+#   content hash  d9a17dfd77982919
+#   text hash     1ae208bc92e7bd97
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

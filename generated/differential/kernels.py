@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b35b57496c44b8ba
-#   text hash     0e3cfe0d12cdfb28
+#   content hash  113aea84f9224392
+#   text hash     c20b8bac046ec795
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

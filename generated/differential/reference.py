@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  64f3954d47a92d3c
-#   text hash     4ffddc516a5cfaa8
+#   content hash  d1c000610b2b8f9f
+#   text hash     efe8cb85ed99958e
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

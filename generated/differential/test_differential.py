@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  25d92b3e0af75bb6
-#   text hash     87834a384b98b92a
+#   content hash  358730fd32bb8776
+#   text hash     a58bf00fb440d3ff
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f55cba1f14538cb1
-#   text hash     4e96256cfb80bff8
+#   content hash  7d00e186bf6f5ac0
+#   text hash     7ca37cf5891daf1c
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

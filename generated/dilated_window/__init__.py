@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e1bb03e9beba0816
-#   text hash     130d47647d2fef20
+#   content hash  76aede6cbe4803d9
+#   text hash     6e0775e466892c30
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

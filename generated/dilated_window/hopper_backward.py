@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  cbe4c64112f41b9e
-#   text hash     d60eac73a0335cb8
+#   content hash  e54437423933dee6
+#   text hash     a860e467c2682bc0
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  1df045ffa319f9ab
-#   text hash     151d3b8c8665e4c6
+#   content hash  609f2a8e30fab438
+#   text hash     172771a39d10f350
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c793a140918c33c7
-#   text hash     8800c425c380a323
+#   content hash  abee41199ea2af19
+#   text hash     4b8990cfd2c7371d
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

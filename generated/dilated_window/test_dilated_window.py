@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  45bd6bd7b6a1f8f6
-#   text hash     d8c2cb28bd2379ac
+#   content hash  51a52353d408ee7e
+#   text hash     ddbc87372b45c208
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  780cca1d86e5fa8f
-#   text hash     c9e769fde29f0605
+#   content hash  b425ade908451cae
+#   text hash     8cbd84146655883d
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e924ab2a0df8df20
-#   text hash     5ce82ad2a412d404
+#   content hash  4a09bcf86fd3211e
+#   text hash     6c1ad5976478a435
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

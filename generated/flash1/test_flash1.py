@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  171ac96e234e778d
-#   text hash     c7d55a4f24779d35
+#   content hash  c929a3c0273410ce
+#   text hash     2d9d36787f82cac6
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9c586e65a098d832
-#   text hash     f0e5689b41877458
+#   content hash  3d03ea703f27d1b9
+#   text hash     7f5e2c975ff53644
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  99cb0ce18bb95b2f
-#   text hash     1179b19bdd318b09
+#   content hash  0ab88a0cfcf743aa
+#   text hash     b48ae375d0f644c5
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  7bf86d9113a853f8
-#   text hash     47be93277e2990d1
+#   content hash  38a7bca4ec6fbd0d
+#   text hash     cf475d3efd0a5427
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

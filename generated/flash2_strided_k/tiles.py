@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  28d2a01d5d5212b6
-#   text hash     a29b75d0273ea534
+#   content hash  64630b2c9b53de80
+#   text hash     33bc5a663bd3c988
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  78a566a2519b9852
-#   text hash     e6bac6a62d4777c4
+#   content hash  96e11a51f0836da9
+#   text hash     e6515c1fbe676d02
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

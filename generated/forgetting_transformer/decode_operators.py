@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a0939c39adf5fb30
-#   text hash     2b1d600aba68de7c
+#   content hash  c7f2ff03d7e460f5
+#   text hash     91c1250190def228
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

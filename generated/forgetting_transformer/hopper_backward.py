@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  51295bdcc03d1afa
-#   text hash     ed4cdda7ebfb46a6
+#   content hash  fab74dbfc19a7c32
+#   text hash     306123fa752104fd
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  bfda3085f6dc3902
-#   text hash     a7737cebf7848086
+#   content hash  3432c96be9afcee6
+#   text hash     3cb93f2507a6300f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  56736e02db92f61f
-#   text hash     fe127cb66c08cd57
+#   content hash  8c20427616c7e0d6
+#   text hash     908f1a899e5e7244
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

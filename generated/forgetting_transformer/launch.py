@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  71bca873bc5de487
-#   text hash     16e28aa63a0a5f67
+#   content hash  cdb23f74c48d009d
+#   text hash     daa6c2f67ea6a3c7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -86,14 +86,14 @@ def _differentiate(
         return tuple(x.zero_() for x in runtime.empty_gradients(wanted, q, k, v, in_log_decay))
     dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v, entries=entries)
     gradients += [q.new_empty(0) for _ in wanted[3:]]
+    dlse = None if dlse is None else dlse.contiguous()
     # whether descriptors can read what queries find at their positions: they read from multiples of 16 bytes on
     level = entries is None and (k.shape[1] - q.shape[1]) % 8 == 0
     cache = runtime.LaunchCache.of(
-        "differentiate", q, k, v, entries, in_log_decay, out, dout, lse.data_ptr() % 16, level, dlse is None,
-        *wanted,
+        "differentiate", q, k, v, entries, in_log_decay, out, dout, lse.data_ptr() % 16,
+        in_log_decay_sums.data_ptr() % 16, level, None if dlse is None else dlse.data_ptr() % 16, *wanted,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
-    dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse)
     in_log_decay_k_sum = (
         (lse.new_empty if entries is None else lse.new_zeros)(q.shape[0], q.shape[2], in_log_decay_sums.shape[-1])

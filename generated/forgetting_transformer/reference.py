@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  037cff4dab31ef6b
-#   text hash     852adf24f1f804a4
+#   content hash  3d105acd558bba1a
+#   text hash     802d92be7a2fbbc5
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

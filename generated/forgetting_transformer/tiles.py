@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  16741044af276133
-#   text hash     7621e313a5c232c2
+#   content hash  34273fa01f769877
+#   text hash     1c2bdcb46ae17213
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

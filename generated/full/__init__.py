@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ac4d20c5d402b873
-#   text hash     babe8d23b51987cc
+#   content hash  4864d4ce83fdd90a
+#   text hash     d4408a1a709b257e
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

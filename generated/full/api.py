@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0b2845c594a44945
-#   text hash     483620569bd314db
+#   content hash  d5353e56f1aaf44f
+#   text hash     a8834609e3262dbb
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

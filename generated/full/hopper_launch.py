@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  625f48f4051b1fd1
-#   text hash     c2bc8f7f25b2ca28
+#   content hash  2736200c1606c41d
+#   text hash     79ec6c60340c9ef5
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d1b92600ed67e390
-#   text hash     baacddf9309a76e7
+#   content hash  7fbc91c3d4932ff2
+#   text hash     b253df8849053935
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6f77b9a19cb54ea3
-#   text hash     1f7fcc6a63fcfebd
+#   content hash  e88d2103cd12df5a
+#   text hash     ad3c65d900bf7e52
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

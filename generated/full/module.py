@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1893e08e66049f7f
-#   text hash     69c3b156e48c5962
+#   content hash  8b9f6a38ac647dae
+#   text hash     6cc3a0e7cf2ff3b6
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

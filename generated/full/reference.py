@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2a824a5ed6648215
-#   text hash     82cfb83b9ef5d0cf
+#   content hash  8c62e0e0902c9740
+#   text hash     77f579d58f77f56d
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bd000b4616c532fe
-#   text hash     61d0684a1977092e
+#   content hash  724bbfd34025bb1d
+#   text hash     d448d4d9145f6fe6
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

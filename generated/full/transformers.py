@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a2b031ce48fdc92f
-#   text hash     318a6cb3328f5d9f
+#   content hash  ab226d6c2c8668a5
+#   text hash     56a3eaf57e6a1c91
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  540505c131701699
-#   text hash     3dcdd89d35ff6050
+#   content hash  5ae38f8529fee470
+#   text hash     05163c743a30229e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

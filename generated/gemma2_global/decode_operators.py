@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  fb6f60e77720ee2b
-#   text hash     3f013c45a7b1d91d
+#   content hash  4d68041794ebb6ed
+#   text hash     718fb973f5d6cbf2
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

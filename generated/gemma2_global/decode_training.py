@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  98f6b39f5051f1f0
-#   text hash     bb983f0ad7331ae3
+#   content hash  7bac0e43ea9ea510
+#   text hash     878a47359ca15c82
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

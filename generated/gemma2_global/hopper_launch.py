@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a7314d72c01cd1cc
-#   text hash     4f251bcf804fb5e0
+#   content hash  1d425ef61dbd4e45
+#   text hash     8da75db603da7e10
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b48faaa6aef98e54
-#   text hash     b9da9c9729daa0ca
+#   content hash  d94b9ed6a8dbbda2
+#   text hash     3133f7b2fec9de45
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f21a50dbe15d3d2a
-#   text hash     2bfa2ac0673b9bbf
+#   content hash  faab18b7e8f1e864
+#   text hash     2b26d8e725dc08a2
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

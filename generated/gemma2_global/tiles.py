@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1684898df7d8498c
-#   text hash     c4ce3dacd89a6433
+#   content hash  efa3821074575d13
+#   text hash     720934adf654601f
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  52e68c717c51008d
-#   text hash     6750d8548209f847
+#   content hash  d8f7ff13ea174991
+#   text hash     e6bae4ddb5bfc05a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

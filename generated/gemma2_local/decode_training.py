@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fc270842444d72ce
-#   text hash     ee37fb93d448a4b7
+#   content hash  ce03d6a760624707
+#   text hash     086c3aaa6641e514
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  b33276ab3c6c6b7e
-#   text hash     f1f19682522512fd
+#   content hash  2ffa479ef4857d11
+#   text hash     da9adb71cf11838b
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  04df24c09c9fa1b6
-#   text hash     ea7c69fec420e674
+#   content hash  382415decdc60569
+#   text hash     2268bd42469a2e12
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

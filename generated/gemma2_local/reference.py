@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  590758d6bef4ebba
-#   text hash     7c2857a5280f705f
+#   content hash  2bc822cc049fb10d
+#   text hash     1cfbc2db26dc84bf
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  b30c10a038d44aa6
-#   text hash     55068aac4bab8add
+#   content hash  dcb64848c5c8bf67
+#   text hash     69b2509956d88778
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5364167961799476
-#   text hash     24a3da4306b1a47e
+#   content hash  68b2eb5f5c09b5d3
+#   text hash     d9bac47825e51eb3
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

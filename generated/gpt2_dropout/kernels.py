@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c5d0de25af80caf1
-#   text hash     4c3d43c97388cca9
+#   content hash  74bd28b6bdda28e6
+#   text hash     58c16765345c7978
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  74f73cc3bd65b372
-#   text hash     b8d0b50ab6334c5b
+#   content hash  360d3e1846121a78
+#   text hash     bf5e697b1a62d97c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

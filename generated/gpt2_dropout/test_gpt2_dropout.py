@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a02e4d8a73ad7397
-#   text hash     8f64f4bdd6e81494
+#   content hash  fe53164ac2ce7762
+#   text hash     0a75fafff79bc1aa
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5b68d53db4c2ea55
-#   text hash     3f090d150c274f77
+#   content hash  ee17a4c931332182
+#   text hash     f587dcab7441a8de
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  fd8d6ba05428c0c9
-#   text hash     472bb62f04bf5cd7
+#   content hash  520a10803b3b47c6
+#   text hash     a1eb787be735b3f9
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ac5e999fb96792f7
-#   text hash     1007588ba66b2c4f
+#   content hash  b7186f229e0341e9
+#   text hash     a3650800e6cd4b96
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  591c357682f830e5
-#   text hash     0882bd4af1f9a382
+#   content hash  02754f083a179147
+#   text hash     6897cf5a98c7a7eb
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

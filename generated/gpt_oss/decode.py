@@ -1,20 +1,21 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  711207f4cbd2eb09
-#   text hash     0db1d9ed69a3be7e
+#   content hash  48114f350c27ef99
+#   text hash     712b18b87bbe2f73
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
 from __future__ import annotations
 
+import collections
 import math
 
 import torch
 
 from . import arguments, decode_arguments
 
-CALLS = {}  # what checks found, by the shapes and numbers that they looked at
+CALLS = collections.OrderedDict()  # what checks found, by the shapes and numbers that they looked at
 
 
 def attend_with_cache(
@@ -337,7 +338,8 @@ def check_shapes(
     if positions is not None:
         decode_arguments.check_each("positions", positions, q, arguments.INTEGERS, "q")
     elif cos.shape[0] < max_seqlen_k:
-        raise ValueError(f"cos: expected a row for each of {max_seqlen_k} positions, got {cos.shape[0]}")
+        room = f"the {max_seqlen_k} keys that max_seqlen_k, the cache or page_table has room for, or positions"
+        raise ValueError(f"cos: expected a row for each of {room}, got {cos.shape[0]} rows")
     if sinks is not None:
         arguments.check_tensor("sinks", sinks, q, arguments.FLOATS, (q.shape[-2],))
     decode_arguments.check_scales(k_scale, v_scale, k_cache, seq_lens.shape[0])

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7108179cfa560b88
-#   text hash     a0742655a26d0b2b
+#   content hash  bec321ea78ef1192
+#   text hash     47b722cb2028c3c2
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

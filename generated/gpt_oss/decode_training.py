@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1940020ff4e95402
-#   text hash     b22c3a0c4b575777
+#   content hash  e7258d1af24b401f
+#   text hash     a390e6f1e8a7168f
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

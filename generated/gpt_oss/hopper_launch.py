@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  04e5af8bd9e76719
-#   text hash     f692c3e0f9078fb8
+#   content hash  53d75eb71caa1582
+#   text hash     32693c4e82cd8c61
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  df347185b2e3b149
-#   text hash     80912c9de63bd7f3
+#   content hash  c9bfbfe452840570
+#   text hash     fce4bf5c4c6f4d79
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  04b002eb043c0f9e
-#   text hash     54f2ed8939a4d546
+#   content hash  1fe020a958feeb00
+#   text hash     be2c1aa2b4dc78cc
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

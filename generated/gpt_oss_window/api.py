@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  da045155ee998167
-#   text hash     62792356a6d237c8
+#   content hash  e296967736a24c37
+#   text hash     aafbe0fe370d4cbf
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

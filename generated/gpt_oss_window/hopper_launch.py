@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  3307052f7c446e9e
-#   text hash     0b8da6a414edd34b
+#   content hash  2ca554ec769325d7
+#   text hash     018a5e82a2f98a77
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

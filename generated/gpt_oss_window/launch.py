@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b766112da321e17a
-#   text hash     69202c9a72800f88
+#   content hash  6d697c7f772af175
+#   text hash     5bbc203ce5f74505
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -96,13 +96,13 @@ def _differentiate(
         return *gradients, dsinks
     dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v, entries=entries)
     gradients += [q.new_empty(0) for _ in wanted[3:]]
+    dlse = None if dlse is None else dlse.contiguous()
     cache = runtime.LaunchCache.of(
         "differentiate", q, k, v, entries, cos, sin, positions, sinks, out, dout, lse.data_ptr() % 16,
-        dlse is None, *wanted,
+        None if dlse is None else dlse.data_ptr() % 16, *wanted,
         reach=127,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
-    dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse) if entries is None else torch.zeros_like(lse)
     if entries is None and runtime.differentiated(  # on Hopper GPUs, all at once
         cache, tiles, wanted[:3], k.shape[1], q, k, v, cos, sin, positions, scale, out, lse, dout, dlse, delta, dq,

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9248e1308af60124
-#   text hash     3b2b3e317a3454c4
+#   content hash  42ea225dc23f47a0
+#   text hash     ac122973b56d10fd
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b40302dae6c23c88
-#   text hash     2bbaab867b0c28fd
+#   content hash  807e6631fd82a25a
+#   text hash     a38eebf4f724bc51
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

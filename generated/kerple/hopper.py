@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3291d7323666a476
-#   text hash     7bebdb3f13857d9c
+#   content hash  4f97031db6805c47
+#   text hash     06940f485f3b3e5f
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -65,7 +65,7 @@ Symbols
     AGAIN              whether this is the second pass through the program's tiles, in which few are wanted
     counts             how many tiles there were before a pass, or are after it
     first_lse          what the first pass left in the place of the LSE
-    entries_ptr        always None: other calls take the portable kernels, with which this one shares its launch
+    entries_ptr        None, and not read: launches are the same for the portable kernel, which alone reads it
 """
 
 import triton
@@ -77,7 +77,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import runtime
-from .kernels import LOG2E, find_entry, key_tiles, moved, partial_row_sums, softplus
+from .kernels import LOG2E, key_tiles, moved, partial_row_sums, softplus
 
 copy_tile = runtime.gluon_copy_of_tiles()
 
@@ -372,8 +372,8 @@ def work_through(
 ):  # fmt: skip
     """Store out and the LSE of 64 queries of each wanted tile; rows that outgrow their first keys ask for more."""
     (
-        out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale, in_decay_ptr, in_decay_stride_head,
-        in_width_ptr, in_width_stride_head
+        out_ptr, lse_ptr, q_total, k_total, Hq, scale, in_decay_ptr, in_decay_stride_head, in_width_ptr,
+        in_width_stride_head
     ) = arguments  # fmt: skip
     items, tiles, group, per_item = order
     q_buffer, q_ready, q_free, asked, asked_ready = queries
@@ -395,9 +395,10 @@ def work_through(
             b, h = head // Hq, head % Hq
             nth = (i * per_item + half) % 32
             q_start = tile * BLOCK_M
-            q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+            q_offset, q_len = 0, q_total
+            k_offset, k_len = 0, k_total
             if ((half == 0) | (early < tiles - 1 - early)) & (wanted >> nth & 1 > 0):
-                q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+                q_begin = k_len - q_len
                 q_first = q_start + q_begin
                 q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
                 # [64]
@@ -520,7 +521,7 @@ def load_through(
     BLOCK_N: tl.constexpr, STAGES: tl.constexpr, Q_STAGES: tl.constexpr, WORKERS: tl.constexpr
 ):  # fmt: skip
     """Copy the tiles of queries, keys and values that the workers need, in their order."""
-    entries_ptr, q_total, k_total, Hq = lengths
+    q_total, k_total, Hq = lengths
     items, tiles, group, per_item = order
     q_buffer, q_ready, q_free, asked, asked_ready = queries
     at, begun = counts  # tiles of keys, and tiles of queries so far
@@ -533,9 +534,10 @@ def load_through(
             b, h = head // Hq, head % Hq
             nth = (i * per_item + half) % 32
             q_start = tile * BLOCK_M
-            q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+            q_offset, q_len = 0, q_total
+            k_offset, k_len = 0, k_total
             if ((half == 0) | (early < tiles - 1 - early)) & (wanted >> nth & 1 > 0):
-                q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+                q_begin = k_len - q_len
                 q_first = q_start + q_begin
                 q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
                 stage = begun % Q_STAGES
@@ -606,10 +608,10 @@ def forward(
     )  # fmt: skip
     fence_async_shared()
     arguments = (
-        out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale, in_decay_ptr, in_decay_stride_head,
-        in_width_ptr, in_width_stride_head
+        out_ptr, lse_ptr, q_total, k_total, Hq, scale, in_decay_ptr, in_decay_stride_head, in_width_ptr,
+        in_width_stride_head
     )  # fmt: skip
-    lengths = (entries_ptr, q_total, k_total, Hq)
+    lengths = (q_total, k_total, Hq)
     order = (items, tiles, group, per_item)
     # a worker's threads get the registers that the loader leaves
     if WORKERS == 3:

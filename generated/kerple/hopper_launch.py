@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ac852e9240c46389
-#   text hash     40c1cc0f5757ca32
+#   content hash  c6623bdf99d1b977
+#   text hash     bbb4c67f2d94851d
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

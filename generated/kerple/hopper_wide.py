@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  93d71ab1f6f86013
-#   text hash     8be9a8eafc5fb52f
+#   content hash  1c3e35ad98961965
+#   text hash     3a89aa93dbaab1e2
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3ac8227615d69ca0
-#   text hash     6eec724791c99555
+#   content hash  75732d30c45ed140
+#   text hash     f723c7e44c774328
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

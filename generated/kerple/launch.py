@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  78d0c7620d65ec5c
-#   text hash     a829c31563053197
+#   content hash  0396f0fbe913d91b
+#   text hash     7f49c6e80933b925
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -80,12 +80,12 @@ def _differentiate(
         return tuple(x.zero_() for x in runtime.empty_gradients(wanted, q, k, v, in_decay, in_width))
     dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v, entries=entries)
     gradients += [q.new_empty(0) for _ in wanted[3:]]
+    dlse = None if dlse is None else dlse.contiguous()
     cache = runtime.LaunchCache.of(
-        "differentiate", q, k, v, entries, in_decay, in_width, out, dout, lse.data_ptr() % 16, dlse is None,
-        *wanted,
+        "differentiate", q, k, v, entries, in_decay, in_width, out, dout, lse.data_ptr() % 16,
+        None if dlse is None else dlse.data_ptr() % 16, *wanted,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
-    dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse)
     if entries is None and not wanted[3] and not wanted[4] and runtime.differentiated(  # on Hopper GPUs, all at once
         cache, tiles, wanted[:3], k.shape[1], q, k, v, in_decay, in_width, scale, out, lse, dout, dlse, delta, dq,

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  bdd484032d7a15d2
-#   text hash     f1a2b8807945bb9b
+#   content hash  7a142ff3bb2bfcdf
+#   text hash     760f9395aaa30c1a
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  059fa6605cf95b16
-#   text hash     2ee12d0fbd2b00cd
+#   content hash  a626d3aabf827533
+#   text hash     bb1bc9a01d277142
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e2d240b27a4d9c29
-#   text hash     2451af55db2325d6
+#   content hash  405e602d44ac0aba
+#   text hash     c3af187f60c30438
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

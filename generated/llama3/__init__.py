@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4b4ca50158fb3559
-#   text hash     78b8bffc479cd36b
+#   content hash  2f7e7d5b7e80e596
+#   text hash     55753fbb737f344a
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

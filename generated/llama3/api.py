@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1dec34563086a778
-#   text hash     3ffc451b30133911
+#   content hash  b392a070a58438e7
+#   text hash     c3cdc55effaa14b9
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  64bdb17ab94479f3
-#   text hash     d1daf537acb6bed8
+#   content hash  ac51198ddc0d27fc
+#   text hash     f533426bdd4e2799
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

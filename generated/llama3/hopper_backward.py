@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  eb02f885f957b353
-#   text hash     7dbd3f177857b2ee
+#   content hash  6b199b67e4903e58
+#   text hash     88618acbd3ede6f7
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

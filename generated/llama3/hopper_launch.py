@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  40a39b96ee7320c2
-#   text hash     42289c5be0c87edf
+#   content hash  4c2d4febd02e82cb
+#   text hash     dae9d3be78242dea
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

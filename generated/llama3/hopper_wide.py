@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  561a2162d6cc8762
-#   text hash     5cd0b5b4d0d949b1
+#   content hash  1b2d06c339d2223a
+#   text hash     076728094d7fe07a
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

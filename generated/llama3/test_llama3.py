@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8edff8bf06b9108f
-#   text hash     ed438246b4a532bf
+#   content hash  a60400f7664ce2b9
+#   text hash     8d9565b2a8877cee
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  24155a69e1add9b1
-#   text hash     076e5995964bc636
+#   content hash  45967094ece4b948
+#   text hash     dbcbb539633e32e4
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

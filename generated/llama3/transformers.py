@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8316d0714bc98eed
-#   text hash     940fbea24d4a37aa
+#   content hash  b354a28240259172
+#   text hash     7c8e7626ae995f51
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

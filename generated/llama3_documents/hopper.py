@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  cd7edbcffe06f244
-#   text hash     bce0afeb56c6a245
+#   content hash  dd19f957789ff6d2
+#   text hash     b0c80141f2904712
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -53,7 +53,7 @@ Symbols
     packed             the weights of the tile before, two in each int32
     OVERLAPPED         whether the product of the values before runs on while scores are weighed
     rest               tiles before it are still to come
-    entries_ptr        always None: other calls take the portable kernels, with which this one shares its launch
+    entries_ptr        None, and not read: launches are the same for the portable kernel, which alone reads it
 """
 
 import triton
@@ -65,7 +65,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import runtime
-from .kernels import LOG2E, find_entry, load_range, load_vector, partial_row_sums
+from .kernels import LOG2E, load_range, load_vector, partial_row_sums
 
 copy_tile = runtime.gluon_copy_of_tiles()
 
@@ -308,8 +308,8 @@ def work(
 ):  # fmt: skip
     """Store out and the LSE of 64 queries of each tile of this program."""
     (
-        out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale, in_q_segments_ptr,
-        in_q_segments_stride_batch, in_q_segments_stride_query, key_ranges_ptr, q_parts
+        out_ptr, lse_ptr, q_total, k_total, Hq, scale, in_q_segments_ptr, in_q_segments_stride_batch,
+        in_q_segments_stride_query, key_ranges_ptr, q_parts
     ) = arguments  # fmt: skip
     items, tiles, group, per_item = order
     q_buffer, q_ready, q_free = queries
@@ -331,9 +331,10 @@ def work(
             head = place[0] * group + place[2]
             b, h = head // Hq, head % Hq
             q_start = tile * BLOCK_M
-            q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+            q_offset, q_len = 0, q_total
+            k_offset, k_len = 0, k_total
             if (half == 0) | (early < tiles - 1 - early):
-                q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+                q_begin = k_len - q_len
                 # [64]
                 row = q_start + WORKER * 64 + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
                 q_pos = row + q_begin
@@ -432,8 +433,8 @@ def load_tiles(
 ):  # fmt: skip
     """Copy the tiles of queries, keys and values that the workers need, in their order."""
     (
-        entries_ptr, q_total, k_total, Hq, in_k_segments_ptr, in_k_segments_stride_batch,
-        in_k_segments_stride_key, key_ranges_ptr, q_parts
+        q_total, k_total, Hq, in_k_segments_ptr, in_k_segments_stride_batch, in_k_segments_stride_key,
+        key_ranges_ptr, q_parts
     ) = lengths  # fmt: skip
     items, tiles, group, per_item = order
     q_buffer, q_ready, q_free = queries
@@ -449,7 +450,8 @@ def load_tiles(
             b, h = head // Hq, head % Hq
             kv_h = h // GROUP
             q_start = tile * BLOCK_M
-            q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+            q_offset, q_len = 0, q_total
+            k_offset, k_len = 0, k_total
             if (half == 0) | (early < tiles - 1 - early):
                 in_k_segments_base = (
                     in_k_segments_ptr
@@ -510,12 +512,12 @@ def forward(
     )  # fmt: skip
     fence_async_shared()
     arguments = (
-        out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale, in_q_segments_ptr,
-        in_q_segments_stride_batch, in_q_segments_stride_query, key_ranges_ptr, q_parts
+        out_ptr, lse_ptr, q_total, k_total, Hq, scale, in_q_segments_ptr, in_q_segments_stride_batch,
+        in_q_segments_stride_query, key_ranges_ptr, q_parts
     )  # fmt: skip
     lengths = (
-        entries_ptr, q_total, k_total, Hq, in_k_segments_ptr, in_k_segments_stride_batch,
-        in_k_segments_stride_key, key_ranges_ptr, q_parts
+        q_total, k_total, Hq, in_k_segments_ptr, in_k_segments_stride_batch, in_k_segments_stride_key,
+        key_ranges_ptr, q_parts
     )  # fmt: skip
     order = (items, tiles, group, per_item)
     # a worker's threads get the registers that the loader leaves

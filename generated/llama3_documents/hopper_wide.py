@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  bb328c7d0c85110f
-#   text hash     17f2c0a581c6c408
+#   content hash  ef7301e07d43361a
+#   text hash     34072744a320ba29
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  924584de4955c5ae
-#   text hash     b96e27743565568e
+#   content hash  21e60be67d7ac46f
+#   text hash     140e7b8492c2bd16
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -93,12 +93,13 @@ def _differentiate(
     if out.numel() == 0 or k.numel() == 0:
         return tuple(x.zero_() for x in runtime.empty_gradients(wanted, q, k, v))
     dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v, entries=entries)
+    dlse = None if dlse is None else dlse.contiguous()
     cache = runtime.LaunchCache.of(
         "differentiate", q, k, v, entries, cos, sin, positions, in_q_segments, in_k_segments, out, dout,
-        lse.data_ptr() % 16, dlse is None, *wanted,
+        lse.data_ptr() % 16, key_ranges.data_ptr() % 16, query_ranges.data_ptr() % 16,
+        None if dlse is None else dlse.data_ptr() % 16, *wanted,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
-    dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse)
     if entries is None and runtime.differentiated(  # on Hopper GPUs, all at once
         cache, tiles, wanted[:3], k.shape[1], q, k, v, cos, sin, positions, in_q_segments, in_k_segments,

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  1039ee414c2d004a
-#   text hash     9de78171d6e1cc7c
+#   content hash  0928fcfc4e87bbab
+#   text hash     fc5cd735c65e0805
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  6fdd693d185757d9
-#   text hash     e2a3c67eb8ec0dd6
+#   content hash  e289fb068097b856
+#   text hash     ee0c0e887332e4ff
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d8a0504a7cf7f7fd
-#   text hash     0ce148ce813e0094
+#   content hash  323bc0f42ebdf0c8
+#   text hash     395d32a68dfa0c67
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

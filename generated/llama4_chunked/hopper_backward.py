@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  750e1d232d7a120d
-#   text hash     442ef314d33c5da8
+#   content hash  1f6667979710cc7c
+#   text hash     b1492cf142f0ded1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  48a155cee8829199
-#   text hash     7bad261f2254c46e
+#   content hash  2a7b0e7d1d235f92
+#   text hash     30deb0816f32f7c1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  97c007e31b5a3598
-#   text hash     fbbc8986adc0ab88
+#   content hash  cdeb26be433a106f
+#   text hash     1e2085f3b4b59dd5
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1065e27ebc4dc1df
-#   text hash     9ba0e756942b7a59
+#   content hash  c4b5b1dbf664b76b
+#   text hash     5de68cc21030dc6a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

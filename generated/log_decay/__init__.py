@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d67c246e034673e6
-#   text hash     2c7b90e74a96bca4
+#   content hash  680a5f68ce95a68f
+#   text hash     725b2b91c6ef7ce0
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

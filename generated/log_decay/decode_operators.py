@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  520b3be2212cfda9
-#   text hash     689586f06f109993
+#   content hash  d0fa3bab4576af2e
+#   text hash     189895eb62bc78b5
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

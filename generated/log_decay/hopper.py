@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5a801a0b5b20df56
-#   text hash     110ca4347ad76da6
+#   content hash  41dfb6d794462f38
+#   text hash     44e0d5a59c6664f1
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -70,7 +70,7 @@ Symbols
     AGAIN              whether this is the second pass through the program's tiles, in which few are wanted
     counts             how many tiles there were before a pass, or are after it
     first_lse          what the first pass left in the place of the LSE
-    entries_ptr        always None: other calls take the portable kernels, with which this one shares its launch
+    entries_ptr        None, and not read: launches are the same for the portable kernel, which alone reads it
 """
 
 import triton
@@ -82,7 +82,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import runtime
-from .kernels import LOG2E, find_entry, keep_documents, key_tiles, load_rows, load_vector, partial_row_sums
+from .kernels import LOG2E, keep_documents, key_tiles, load_rows, load_vector, partial_row_sums
 
 copy_tile = runtime.gluon_copy_of_tiles()
 
@@ -365,9 +365,8 @@ def work_through(
 ):  # fmt: skip
     """Store out and the LSE of 64 queries of each wanted tile; rows that outgrow their first keys ask for more."""
     (
-        out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale, in_log_decay_ptr,
-        in_log_decay_stride_batch, in_log_decay_stride_head, in_log_decay_stride_token,
-        in_log_decay_stride_part
+        out_ptr, lse_ptr, q_total, k_total, Hq, scale, in_log_decay_ptr, in_log_decay_stride_batch,
+        in_log_decay_stride_head, in_log_decay_stride_token, in_log_decay_stride_part
     ) = arguments  # fmt: skip
     items, tiles, group, per_item = order
     q_buffer, q_ready, q_free, asked, asked_ready = queries
@@ -389,9 +388,10 @@ def work_through(
             b, h = head // Hq, head % Hq
             nth = (i * per_item + half) % 32
             q_start = tile * BLOCK_M
-            q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+            q_offset, q_len = 0, q_total
+            k_offset, k_len = 0, k_total
             if ((half == 0) | (early < tiles - 1 - early)) & (wanted >> nth & 1 > 0):
-                q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+                q_begin = k_len - q_len
                 q_first = q_start + q_begin
                 q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
                 # [64]
@@ -554,9 +554,8 @@ def load_through(
 ):  # fmt: skip
     """Copy the tiles of queries, keys and values that the workers need, in their order."""
     (
-        entries_ptr, q_total, k_total, Hq, scale, in_log_decay_desc, in_log_decay_ptr,
-        in_log_decay_stride_batch, in_log_decay_stride_head, in_log_decay_stride_token,
-        in_log_decay_stride_part
+        q_total, k_total, Hq, scale, in_log_decay_desc, in_log_decay_ptr, in_log_decay_stride_batch,
+        in_log_decay_stride_head, in_log_decay_stride_token, in_log_decay_stride_part
     ) = lengths  # fmt: skip
     items, tiles, group, per_item = order
     q_buffer, q_ready, q_free, asked, asked_ready = queries
@@ -572,9 +571,10 @@ def load_through(
             nth = (i * per_item + half) % 32
             kv_h = h // GROUP
             q_start = tile * BLOCK_M
-            q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+            q_offset, q_len = 0, q_total
+            k_offset, k_len = 0, k_total
             if ((half == 0) | (early < tiles - 1 - early)) & (wanted >> nth & 1 > 0):
-                q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+                q_begin = k_len - q_len
                 q_first = q_start + q_begin
                 q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
                 in_log_decay_base = (
@@ -677,14 +677,12 @@ def forward(
     )  # fmt: skip
     fence_async_shared()
     arguments = (
-        out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale, in_log_decay_ptr,
-        in_log_decay_stride_batch, in_log_decay_stride_head, in_log_decay_stride_token,
-        in_log_decay_stride_part
+        out_ptr, lse_ptr, q_total, k_total, Hq, scale, in_log_decay_ptr, in_log_decay_stride_batch,
+        in_log_decay_stride_head, in_log_decay_stride_token, in_log_decay_stride_part
     )  # fmt: skip
     lengths = (
-        entries_ptr, q_total, k_total, Hq, scale, in_log_decay_desc, in_log_decay_ptr,
-        in_log_decay_stride_batch, in_log_decay_stride_head, in_log_decay_stride_token,
-        in_log_decay_stride_part
+        q_total, k_total, Hq, scale, in_log_decay_desc, in_log_decay_ptr, in_log_decay_stride_batch,
+        in_log_decay_stride_head, in_log_decay_stride_token, in_log_decay_stride_part
     )  # fmt: skip
     order = (items, tiles, group, per_item)
     # a worker's threads get the registers that the loader leaves

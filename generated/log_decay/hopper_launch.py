@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  00be673251e46a3b
-#   text hash     b4180507cb48afa9
+#   content hash  3014d3852853f05f
+#   text hash     2b47f7fc77e9eb55
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b5117accf693504d
-#   text hash     196be65fe7c86f84
+#   content hash  e51e3ef4fb93f4f0
+#   text hash     b2eb3a176c42a553
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  276b0422312ec0e0
-#   text hash     afcf55600eec2cb6
+#   content hash  3fc5bdf1a65b3df8
+#   text hash     6c03b1de81b24dd7
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

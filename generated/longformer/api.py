@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  abac934a014dd455
-#   text hash     69c971829f62a412
+#   content hash  d89a78aa8843636c
+#   text hash     aa978c1d021667da
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2e9510c5f20ced1d
-#   text hash     7d97a33867af1f54
+#   content hash  e46ee2c789b9a8fe
+#   text hash     d64c0e7d3f2ba851
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

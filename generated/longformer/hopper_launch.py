@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  753a1b5c30ddf448
-#   text hash     78fbc019a3563221
+#   content hash  28dc8337683cb255
+#   text hash     177dddd3ad9d7ae2
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e57932f0319f5914
-#   text hash     ec181dabc9da13c1
+#   content hash  9c9584d84073155f
+#   text hash     508cd1a2dae58b1f
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ed546e3775bf778a
-#   text hash     d3245b5ca5e0727c
+#   content hash  50b99f64aff3cbf0
+#   text hash     f6e92c43a49b691b
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2ca3ff492efe1b73
-#   text hash     0fe855d31fa58bdb
+#   content hash  6d3b333cc921c185
+#   text hash     de6aa2c7fc274294
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  57ba0a4d299badc6
-#   text hash     3183aa86b5064873
+#   content hash  35a046ec6e872c19
+#   text hash     08e5fc06a5dce0ef
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cbda3813af085070
-#   text hash     3a3e5be42f14cd5e
+#   content hash  e8b32025fd5f44ab
+#   text hash     9890c2a3bd2409c4
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

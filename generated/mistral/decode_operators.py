@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  59f8b2ebecb4bb84
-#   text hash     ce35558d86219931
+#   content hash  4f6ab8d4d68609e1
+#   text hash     efcc84c2c7c60043
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

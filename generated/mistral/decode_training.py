@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  127d9ef734b37fb5
-#   text hash     c28291716d81e539
+#   content hash  b084a5d08e069eaf
+#   text hash     8171aab2e86a7ad1
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5bdc3e6bbd1dabef
-#   text hash     290c5d3e18441201
+#   content hash  7402cd4366828d14
+#   text hash     f910cfe0670312fb
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

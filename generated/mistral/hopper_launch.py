@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  52f39fbbc39aaad7
-#   text hash     9a56d0f6c54a9745
+#   content hash  c182a2df7a89fa1b
+#   text hash     2aa2cb56f452d830
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4998c1360a23cdd3
-#   text hash     9449f62000a9f0b7
+#   content hash  d5ff725eac5766da
+#   text hash     f21d23d6011bf71f
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d3f25e7833e6e971
-#   text hash     ff4714496bd4b7e2
+#   content hash  706b9ba393bf4cb4
+#   text hash     903ec1451641671a
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1dc9b1b0aaea7a37
-#   text hash     b0aeddec0b238f09
+#   content hash  525a776ebe4e707d
+#   text hash     1c03672d419a6253
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

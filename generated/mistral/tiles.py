@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  68b7af83297ccb0c
-#   text hash     2384df8aee68f50d
+#   content hash  d4354592e527ebef
+#   text hash     2ea3682ca19f358d
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  008bb2169f0e0838
-#   text hash     2a62c686bd81ad9a
+#   content hash  131059089340b147
+#   text hash     c7205c37dfe00498
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

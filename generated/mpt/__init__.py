@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  bca86a0184348cdb
-#   text hash     b8a3fe94594e9b95
+#   content hash  007c685f57d85c0f
+#   text hash     1176cdd6bb97718d
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0168c8eac387cb11
-#   text hash     4d90b97f0cb6c67a
+#   content hash  f8cc6a1b5deb8055
+#   text hash     e3af5bf3f588225b
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  24f45c8a44069719
-#   text hash     bb4e0e7ce0b8ecfc
+#   content hash  d7d84473ace2eb76
+#   text hash     32d343c18ac06b9c
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  accca0cf8e2daef8
-#   text hash     cdc2792c12cf805d
+#   content hash  2bd6d1c6628c59be
+#   text hash     8dbfa4cae87ed125
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

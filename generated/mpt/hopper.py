@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4ab07e0b2c2feff2
-#   text hash     85b3290fcede6731
+#   content hash  a90356ab90264642
+#   text hash     1c7fcef9136ef9b5
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -50,7 +50,7 @@ Symbols
     packed             the weights of the tile before, two in each int32
     OVERLAPPED         whether the product of the values before runs on while scores are weighed
     rest               tiles before it are still to come
-    entries_ptr        always None: other calls take the portable kernels, with which this one shares its launch
+    entries_ptr        None, and not read: launches are the same for the portable kernel, which alone reads it
 """
 
 import triton
@@ -62,7 +62,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import runtime
-from .kernels import LOG2E, find_entry, in_slopes_default, key_tiles, moved, partial_row_sums
+from .kernels import LOG2E, in_slopes_default, key_tiles, moved, partial_row_sums
 
 copy_tile = runtime.gluon_copy_of_tiles()
 
@@ -302,8 +302,8 @@ def work(
 ):  # fmt: skip
     """Store out and the LSE of 64 queries of each tile of this program."""
     (
-        out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale, in_prefix_len_ptr,
-        in_prefix_len_stride_batch, in_slopes_ptr, in_slopes_stride_head
+        out_ptr, lse_ptr, q_total, k_total, Hq, scale, in_prefix_len_ptr, in_prefix_len_stride_batch,
+        in_slopes_ptr, in_slopes_stride_head
     ) = arguments  # fmt: skip
     items, tiles, group, per_item = order
     q_buffer, q_ready, q_free = queries
@@ -325,9 +325,10 @@ def work(
             head = place[0] * group + place[2]
             b, h = head // Hq, head % Hq
             q_start = tile * BLOCK_M
-            q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+            q_offset, q_len = 0, q_total
+            k_offset, k_len = 0, k_total
             if (half == 0) | (early < tiles - 1 - early):
-                q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+                q_begin = k_len - q_len
                 q_first = q_start + q_begin
                 q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
                 # [64]
@@ -417,7 +418,7 @@ def load_tiles(
     STAGES: tl.constexpr, Q_STAGES: tl.constexpr, WORKERS: tl.constexpr
 ):  # fmt: skip
     """Copy the tiles of queries, keys and values that the workers need, in their order."""
-    entries_ptr, q_total, k_total, Hq, in_prefix_len_ptr, in_prefix_len_stride_batch = lengths
+    q_total, k_total, Hq, in_prefix_len_ptr, in_prefix_len_stride_batch = lengths
     items, tiles, group, per_item = order
     q_buffer, q_ready, q_free = queries
     at = 0  # tiles of keys so far
@@ -430,9 +431,10 @@ def load_tiles(
             head = place[0] * group + place[2]
             b, h = head // Hq, head % Hq
             q_start = tile * BLOCK_M
-            q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+            q_offset, q_len = 0, q_total
+            k_offset, k_len = 0, k_total
             if (half == 0) | (early < tiles - 1 - early):
-                q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+                q_begin = k_len - q_len
                 q_first = q_start + q_begin
                 q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
                 in_prefix_len = tl.load(in_prefix_len_ptr + tl.cast(b, tl.int64) * in_prefix_len_stride_batch).to(
@@ -483,10 +485,10 @@ def forward(
     )  # fmt: skip
     fence_async_shared()
     arguments = (
-        out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale, in_prefix_len_ptr,
-        in_prefix_len_stride_batch, in_slopes_ptr, in_slopes_stride_head
+        out_ptr, lse_ptr, q_total, k_total, Hq, scale, in_prefix_len_ptr, in_prefix_len_stride_batch,
+        in_slopes_ptr, in_slopes_stride_head
     )  # fmt: skip
-    lengths = (entries_ptr, q_total, k_total, Hq, in_prefix_len_ptr, in_prefix_len_stride_batch)
+    lengths = (q_total, k_total, Hq, in_prefix_len_ptr, in_prefix_len_stride_batch)
     order = (items, tiles, group, per_item)
     # a worker's threads get the registers that the loader leaves
     if WORKERS == 3:

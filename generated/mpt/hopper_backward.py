@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5262ac3bf59493e0
-#   text hash     6fcd987c3512a3f1
+#   content hash  d49696e9597771d8
+#   text hash     83b4a420fde8f2c2
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  659cbf7f7a3831a4
-#   text hash     c265e7a494d3ad1f
+#   content hash  e5d2f1ad68971634
+#   text hash     51f929e6c4d92aec
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c8c6c841292d0728
-#   text hash     ee3a06d6934a22e2
+#   content hash  0e55e2520fc414d9
+#   text hash     9c7557f1b0bd2eec
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

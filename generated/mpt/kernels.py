@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  686f2e0a352c02c5
-#   text hash     83eaad6f862fe12a
+#   content hash  d222a3dea992c2b2
+#   text hash     9a2dbd807478577e
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4fa93c3d5569fc6f
-#   text hash     948eb42a3e48c70c
+#   content hash  71ec5b1eb59ba18a
+#   text hash     433becd4910a5e21
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0a0d4242a96fb72c
-#   text hash     3e717af910e0c0e7
+#   content hash  d76daa2a495b9dff
+#   text hash     f361d8546e276479
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fb50493f86302b6e
-#   text hash     82457603866a3696
+#   content hash  280da6968231fa24
+#   text hash     37d3f8ba4633746c
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

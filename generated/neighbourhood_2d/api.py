@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  475ab186b1ede9df
-#   text hash     3c6b2d4080c0a3e3
+#   content hash  03b0a8799c0473dd
+#   text hash     bce1e2e842bde94e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  b9d5d735ebc61da7
-#   text hash     be4dcf4034f8cd03
+#   content hash  fc1649221cc87639
+#   text hash     1df5c7b9f7cc8f46
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

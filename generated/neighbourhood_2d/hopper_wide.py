@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f28ed7f40b26fb74
-#   text hash     5d3e978e42cd3b4e
+#   content hash  956469a9d4ce4c8b
+#   text hash     2086b9caf14a581a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  90efce0a8d7c5c5c
-#   text hash     e80b47efccd624c6
+#   content hash  de0a351ab869b003
+#   text hash     04cd45a220b08a3f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

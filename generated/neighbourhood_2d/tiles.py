@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  6d9b6f250d5f9bcb
-#   text hash     0f05e0d715737316
+#   content hash  009434744baef0c4
+#   text hash     0d482748219f08e1
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

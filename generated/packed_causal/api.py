@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2e191655c5779103
-#   text hash     ccf0eb56976aac50
+#   content hash  5c22e764ecc2f13f
+#   text hash     93b413278b7a0001
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

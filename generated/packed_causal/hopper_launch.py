@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  aae77a645b410cc9
-#   text hash     430d2775ea856895
+#   content hash  b7452605745cd988
+#   text hash     ebb296a5e0ab3744
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f69aa64df89cad08
-#   text hash     f8822ea656a30a3d
+#   content hash  519d35bc62836044
+#   text hash     7051b54e77fb4136
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

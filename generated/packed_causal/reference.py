@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3ace1bbb0919928c
-#   text hash     2e2d811ecf1049ab
+#   content hash  88452e5df0266a0d
+#   text hash     f97337c0f66ff795
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

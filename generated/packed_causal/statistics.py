@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  44ba2d3619f15e06
-#   text hash     b10180eb7d0d4460
+#   content hash  67e0586952c10dba
+#   text hash     ac759ac52ed22604
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  48deb1751e39a0f3
-#   text hash     1936de7e9eabcbc5
+#   content hash  df5de8326aa3f10b
+#   text hash     a0e950732fa58568
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  09f4bc7554047ced
-#   text hash     5679abd235e58d0b
+#   content hash  a2904dcc4d84a5be
+#   text hash     461cfc710f9b830e
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

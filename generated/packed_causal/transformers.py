@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a57ac6735d3a223a
-#   text hash     9f7506549e1bf2ae
+#   content hash  a15ece07bbe521be
+#   text hash     44c066085b968ddc
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  717ca2538a83aa48
-#   text hash     a4af83891cd0c64c
+#   content hash  2d927e992b210172
+#   text hash     e9cbaefdc372437b
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a3fa252a25f3a9ce
-#   text hash     6a327ce88e8c5ef0
+#   content hash  6f820359337654e1
+#   text hash     f5f1a9fc1d087010
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

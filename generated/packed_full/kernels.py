@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2da049a256cb3319
-#   text hash     48310556e941abe4
+#   content hash  9ab88f3e83121c41
+#   text hash     26963ef1fa1899b3
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  413f1eb6de827db6
-#   text hash     13e18a0ca6585040
+#   content hash  8857e66430cd0f30
+#   text hash     6cb7413d499bef61
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0ebe2841ebfea63a
-#   text hash     319827210e986d7f
+#   content hash  81a9768ff5443414
+#   text hash     98b940d8375cb009
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

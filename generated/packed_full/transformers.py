@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ac939879af9575cc
-#   text hash     e65722fd630c51bf
+#   content hash  aa3334ec13dbed42
+#   text hash     e4af545a961ec8a4
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

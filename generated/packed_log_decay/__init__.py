@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  831d72683822a718
-#   text hash     ca81496e7a5c5b10
+#   content hash  d1b3843dbd4dd4ef
+#   text hash     9730ad79b7495e2b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

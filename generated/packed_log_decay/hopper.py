@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3f8d98dbbbc29e33
-#   text hash     a573cdf980de8550
+#   content hash  8e1f7205cf57e1f1
+#   text hash     533297f60358dea6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  42f64eb4b25ad73c
-#   text hash     4359cbb4db058fc8
+#   content hash  7679ccb50b1efc8d
+#   text hash     88455641de36774f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b39691b4f8067e8a
-#   text hash     582b414109c690b0
+#   content hash  0eadf23b8450395c
+#   text hash     a12604fe163dd25b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

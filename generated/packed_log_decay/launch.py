@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  bd66ee99827760e0
-#   text hash     8bb5161af7eba63f
+#   content hash  c78a779f5e5f79a4
+#   text hash     8a16d81a544182c6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -96,14 +96,15 @@ def _differentiate(
         return tuple(x.zero_() for x in runtime.empty_gradients(wanted, q, k, v, in_log_decay))
     dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v)
     gradients += [q.new_empty(0) for _ in wanted[3:]]
+    dlse = None if dlse is None else dlse.contiguous()
     # whether descriptors can read what queries find at their positions: they read from multiples of 16 bytes on
     level = cu_seqlens_q.data_ptr() == cu_seqlens_k.data_ptr()
     cache = runtime.LaunchCache.of(
         "differentiate", q, k, v, cu_seqlens_q, cu_seqlens_k, in_log_decay, max_seqlen_q, max_seqlen_k, out, dout,
-        lse.data_ptr() % 16, level, dlse is None, *wanted,
+        lse.data_ptr() % 16, in_log_decay_sums.data_ptr() % 16, level,
+        None if dlse is None else dlse.data_ptr() % 16, *wanted,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
-    dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse)
     in_log_decay_k_sum = lse.new_zeros(q.shape[1], in_log_decay_sums.shape[-1]) if wanted[3] else None
     in_log_decay_q_sum = lse.new_zeros(q.shape[1], in_log_decay_sums.shape[-1]) if wanted[3] else None

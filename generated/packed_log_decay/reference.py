@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  f3ee38771dce8437
-#   text hash     5a832388fcb49b5d
+#   content hash  e9ee9ef91759b57e
+#   text hash     5eb2ed36f4593781
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

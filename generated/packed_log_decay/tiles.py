@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  513da29715299267
-#   text hash     920fb68ed4d46527
+#   content hash  3643872223613696
+#   text hash     7aca0ed28fdbbc0f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

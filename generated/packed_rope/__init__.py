@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  40dc1e30027d910f
-#   text hash     8ac275eb18758c58
+#   content hash  db5e4099c61464d7
+#   text hash     68a5b2bcb6eee73d
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

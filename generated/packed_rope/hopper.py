@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7444849a23d9fc98
-#   text hash     b057957a05e6a6d4
+#   content hash  950dba94fd2fa220
+#   text hash     9638ec8ba2799057
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8c91ca56ea5dcab4
-#   text hash     048ab2a4fa42c5ac
+#   content hash  902868f073d4b7ad
+#   text hash     d2d678d36ba2b5de
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

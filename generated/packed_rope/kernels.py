@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a8d0aa5a46c038e4
-#   text hash     2b40e829233a108e
+#   content hash  3d10c7cc17e910e7
+#   text hash     4e50a12f3bd6eb56
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

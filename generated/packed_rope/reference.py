@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0d467e6b802fdf55
-#   text hash     5daaf3712ccae607
+#   content hash  9709aa6a69848734
+#   text hash     462875a211e4cc5f
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3e1f3df2a19fd81a
-#   text hash     8c2e6e4a99d723be
+#   content hash  aa8552ef589d5f31
+#   text hash     12ce09f884d00d39
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

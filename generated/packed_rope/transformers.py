@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2d5a6d65ebd99870
-#   text hash     74fe93912f1190fe
+#   content hash  f59d890a4a1b7348
+#   text hash     8295dc8708a87586
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  ead27be25537d6a2
-#   text hash     478e9be0dfd4e2ed
+#   content hash  002f7a1d89011d44
+#   text hash     c7e9e7c72b9e33e0
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  cb7f6de8fd317814
-#   text hash     0bb5199d6337ac59
+#   content hash  257fa4587def6ea1
+#   text hash     fd3245197635cffa
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -50,7 +50,7 @@ Symbols
     packed             the weights of the tile before, two in each int32
     OVERLAPPED         whether the product of the values before runs on while scores are weighed
     rest               tiles before it are still to come
-    entries_ptr        always None: other calls take the portable kernels, with which this one shares its launch
+    entries_ptr        None, and not read: launches are the same for the portable kernel, which alone reads it
 """
 
 import triton
@@ -62,7 +62,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import runtime
-from .kernels import LOG2E, find_entry, key_tiles, load_pairs, partial_row_sums
+from .kernels import LOG2E, key_tiles, load_pairs, partial_row_sums
 
 copy_tile = runtime.gluon_copy_of_tiles()
 
@@ -296,7 +296,7 @@ def work(
 ):  # fmt: skip
     """Store out and the LSE of 64 queries of each tile of this program."""
     (
-        out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale, in_bias_ptr, in_bias_stride_batch,
+        out_ptr, lse_ptr, q_total, k_total, Hq, scale, in_bias_ptr, in_bias_stride_batch,
         in_bias_stride_head, in_bias_stride_query, in_bias_stride_key
     ) = arguments  # fmt: skip
     items, tiles, group, per_item = order
@@ -319,7 +319,8 @@ def work(
             head = place[0] * group + place[2]
             b, h = head // Hq, head % Hq
             q_start = tile * BLOCK_M
-            q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+            q_offset, q_len = 0, q_total
+            k_offset, k_len = 0, k_total
             if (half == 0) | (early < tiles - 1 - early):
                 # [64]
                 row = q_start + WORKER * 64 + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
@@ -406,7 +407,7 @@ def load_tiles(
     STAGES: tl.constexpr, Q_STAGES: tl.constexpr, WORKERS: tl.constexpr
 ):  # fmt: skip
     """Copy the tiles of queries, keys and values that the workers need, in their order."""
-    entries_ptr, q_total, k_total, Hq = lengths
+    q_total, k_total, Hq = lengths
     items, tiles, group, per_item = order
     q_buffer, q_ready, q_free = queries
     at = 0  # tiles of keys so far
@@ -419,7 +420,8 @@ def load_tiles(
             head = place[0] * group + place[2]
             b, h = head // Hq, head % Hq
             q_start = tile * BLOCK_M
-            q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+            q_offset, q_len = 0, q_total
+            k_offset, k_len = 0, k_total
             if (half == 0) | (early < tiles - 1 - early):
                 stage = begun % Q_STAGES
                 mbarrier.wait(q_free.index(stage), begun // Q_STAGES & 1 ^ 1)
@@ -466,10 +468,10 @@ def forward(
     )  # fmt: skip
     fence_async_shared()
     arguments = (
-        out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale, in_bias_ptr, in_bias_stride_batch,
+        out_ptr, lse_ptr, q_total, k_total, Hq, scale, in_bias_ptr, in_bias_stride_batch,
         in_bias_stride_head, in_bias_stride_query, in_bias_stride_key
     )  # fmt: skip
-    lengths = (entries_ptr, q_total, k_total, Hq)
+    lengths = (q_total, k_total, Hq)
     order = (items, tiles, group, per_item)
     # a worker's threads get the registers that the loader leaves
     if WORKERS == 3:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7b587701ad574a87
-#   text hash     7447f7b630178c53
+#   content hash  c72758b2ad09958c
+#   text hash     8a5088dac92b7c7d
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f6b798be8b65877e
-#   text hash     805af4f677eb8ca0
+#   content hash  9405cb0cef27cab9
+#   text hash     98361788af8aa496
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

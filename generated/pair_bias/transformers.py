@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  892778549cbde648
-#   text hash     15ed8b787f3e57fc
+#   content hash  490a61aa65849153
+#   text hash     549619dbd4b84fc0
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  353f4a386388a81d
-#   text hash     f8732712fb91100e
+#   content hash  ce84552fdc42a235
+#   text hash     d64877e36177def3
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  12562735a4a288c5
-#   text hash     6293db47396d5853
+#   content hash  789600c5df565c35
+#   text hash     ec4d7397b25d73e4
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8efb45305e65a1e5
-#   text hash     20a5919b1ff417be
+#   content hash  b73173b94ee727e9
+#   text hash     2f858925c4bc9356
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -51,7 +51,7 @@ Symbols
     packed             the weights of the tile before, two in each int32
     OVERLAPPED         whether the product of the values before runs on while scores are weighed
     rest               tiles before it are still to come
-    entries_ptr        always None: other calls take the portable kernels, with which this one shares its launch
+    entries_ptr        None, and not read: launches are the same for the portable kernel, which alone reads it
 """
 
 import triton
@@ -63,7 +63,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import runtime
-from .kernels import LOG2E, find_entry, key_tiles, partial_row_sums
+from .kernels import LOG2E, key_tiles, partial_row_sums
 
 copy_tile = runtime.gluon_copy_of_tiles()
 
@@ -299,8 +299,7 @@ def work(
 ):  # fmt: skip
     """Store out and the LSE of 64 queries of each tile of this program."""
     (
-        out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale, in_prefix_len_ptr,
-        in_prefix_len_stride_batch
+        out_ptr, lse_ptr, q_total, k_total, Hq, scale, in_prefix_len_ptr, in_prefix_len_stride_batch
     ) = arguments  # fmt: skip
     items, tiles, group, per_item = order
     q_buffer, q_ready, q_free = queries
@@ -322,9 +321,10 @@ def work(
             head = place[0] * group + place[2]
             b, h = head // Hq, head % Hq
             q_start = tile * BLOCK_M
-            q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+            q_offset, q_len = 0, q_total
+            k_offset, k_len = 0, k_total
             if (half == 0) | (early < tiles - 1 - early):
-                q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+                q_begin = k_len - q_len
                 q_first = q_start + q_begin
                 q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
                 # [64]
@@ -410,7 +410,7 @@ def load_tiles(
     STAGES: tl.constexpr, Q_STAGES: tl.constexpr, GROUP: tl.constexpr, WORKERS: tl.constexpr
 ):  # fmt: skip
     """Copy the tiles of queries, keys and values that the workers need, in their order."""
-    entries_ptr, q_total, k_total, Hq, in_prefix_len_ptr, in_prefix_len_stride_batch = lengths
+    q_total, k_total, Hq, in_prefix_len_ptr, in_prefix_len_stride_batch = lengths
     items, tiles, group, per_item = order
     q_buffer, q_ready, q_free = queries
     at = 0  # tiles of keys so far
@@ -424,9 +424,10 @@ def load_tiles(
             b, h = head // Hq, head % Hq
             kv_h = h // GROUP
             q_start = tile * BLOCK_M
-            q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+            q_offset, q_len = 0, q_total
+            k_offset, k_len = 0, k_total
             if (half == 0) | (early < tiles - 1 - early):
-                q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+                q_begin = k_len - q_len
                 q_first = q_start + q_begin
                 q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
                 in_prefix_len = tl.load(in_prefix_len_ptr + tl.cast(b, tl.int64) * in_prefix_len_stride_batch).to(
@@ -477,10 +478,9 @@ def forward(
     )  # fmt: skip
     fence_async_shared()
     arguments = (
-        out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale, in_prefix_len_ptr,
-        in_prefix_len_stride_batch
+        out_ptr, lse_ptr, q_total, k_total, Hq, scale, in_prefix_len_ptr, in_prefix_len_stride_batch
     )  # fmt: skip
-    lengths = (entries_ptr, q_total, k_total, Hq, in_prefix_len_ptr, in_prefix_len_stride_batch)
+    lengths = (q_total, k_total, Hq, in_prefix_len_ptr, in_prefix_len_stride_batch)
     order = (items, tiles, group, per_item)
     # a worker's threads get the registers that the loader leaves
     if WORKERS == 3:

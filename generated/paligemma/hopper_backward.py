@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bce2c97f2237d5ae
-#   text hash     d8658aa866c1f0bc
+#   content hash  30c7694dc95ac1e9
+#   text hash     691a29bf410d4c50
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a46fd505d2a1a426
-#   text hash     bc3a4e6fddc269da
+#   content hash  fc0b14ca8b28430e
+#   text hash     e71befdefa9454be
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

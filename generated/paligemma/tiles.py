@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b70fc8efc1026544
-#   text hash     a2ca4260f7bd68fb
+#   content hash  cbf54f5cbda29161
+#   text hash     dde7aaeaa0b2de74
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  68396357fedbdd1f
-#   text hash     feee082a38b379ea
+#   content hash  d48eb8f33a6875de
+#   text hash     e43e1d5be54017b4
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  39c705937e22015b
-#   text hash     044f3783f1dd2a23
+#   content hash  03b818a2921b2fc7
+#   text hash     bf0680f959140e62
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

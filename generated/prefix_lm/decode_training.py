@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6222b1631de94dfd
-#   text hash     5675aaac0edcee1a
+#   content hash  f74cc3f1b841c934
+#   text hash     7bbd577e585d3a06
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

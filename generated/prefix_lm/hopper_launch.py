@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  191354616cb08771
-#   text hash     b55c1b01161448a3
+#   content hash  3c8f22df8a6da98c
+#   text hash     bc28d00ccb6c2bfb
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

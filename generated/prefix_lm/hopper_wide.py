@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b31c61b1ed084be4
-#   text hash     826f9c307c104cd3
+#   content hash  53df7e89e53ff29c
+#   text hash     d36e16d842485f3a
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

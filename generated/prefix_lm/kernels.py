@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  73597745fa268275
-#   text hash     b93143598e603bfc
+#   content hash  b33f9d0a4ea5b945
+#   text hash     0d63dab5bca08727
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3f4ec6775c5e84bd
-#   text hash     285f3ef513de63e4
+#   content hash  7893683ccd420760
+#   text hash     9006d49890be050a
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  90337a3db353d9fd
-#   text hash     72d548128741e8ab
+#   content hash  e1f9ab647ad97d61
+#   text hash     48af90bdc2f3d84c
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

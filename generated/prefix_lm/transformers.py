@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b22469d526efae09
-#   text hash     681a9d593e78137f
+#   content hash  e68216bcd68a2b33
+#   text hash     556223b80dfe6f2f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,20 +1,21 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8bf3d8965c720270
-#   text hash     e1e363acb1e2a43f
+#   content hash  0d5bc0ac908cd21d
+#   text hash     e2fcdd3132fe1ced
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
 from __future__ import annotations
 
+import collections
 import math
 
 import torch
 
 from . import arguments, decode_arguments
 
-CALLS = {}  # what checks found, by the shapes and numbers that they looked at
+CALLS = collections.OrderedDict()  # what checks found, by the shapes and numbers that they looked at
 
 
 def attend_with_cache(
@@ -325,7 +326,8 @@ def check_shapes(
     if positions is not None:
         decode_arguments.check_each("positions", positions, q, arguments.INTEGERS, "q")
     elif cos.shape[0] < max_seqlen_k:
-        raise ValueError(f"cos: expected a row for each of {max_seqlen_k} positions, got {cos.shape[0]}")
+        room = f"the {max_seqlen_k} keys that max_seqlen_k, the cache or page_table has room for, or positions"
+        raise ValueError(f"cos: expected a row for each of {room}, got {cos.shape[0]} rows")
     decode_arguments.check_scales(k_scale, v_scale, k_cache, seq_lens.shape[0])
     if out is not None:
         decode_arguments.check_out(out, q, v_cache)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c9e9ee707e855306
-#   text hash     eef08b25aa08b6ef
+#   content hash  f8f15de13382f456
+#   text hash     df4d49a55aafadd6
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  950c0508365db8d4
-#   text hash     06ab424af213eb25
+#   content hash  5d70b4feb6efcb25
+#   text hash     bef8452e283a1a4d
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

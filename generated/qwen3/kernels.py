@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8077b04819f91fc9
-#   text hash     2a5df0f64456f86a
+#   content hash  59caecc0e19fba17
+#   text hash     c058d2703f8eff63
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7b2ad732644921ef
-#   text hash     3063428660279fe8
+#   content hash  b2677676b8b1f10d
+#   text hash     1396e5781a486c35
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5941e8edd12dc4b4
-#   text hash     23f7eb2866a70fa9
+#   content hash  0467dfe9e479cb8b
+#   text hash     fb081cd79848f97c
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  00e436eb4b818172
-#   text hash     3354eb0286508b02
+#   content hash  19f22f0fdcd9d0e8
+#   text hash     4651c53cda6ff637
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  bd3dd48ac3bbbd26
-#   text hash     424b988eb8f99131
+#   content hash  2459219f1ad66480
+#   text hash     8e7857d847e171bd
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  91f7218695df917b
-#   text hash     7c0c1b625e0254ae
+#   content hash  4dfb2e525faf6543
+#   text hash     eae7a16372ffd6bd
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c60433f9322d7e5d
-#   text hash     db7120885aa81521
+#   content hash  b6684900db2ced34
+#   text hash     c8e3ce349e33fb1c
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

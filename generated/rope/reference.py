@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  28f298da0a1a8e67
-#   text hash     51518f10ea12bbea
+#   content hash  e3dd4b5c733912e5
+#   text hash     9eea7b97c89a4d31
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2e5f2870fc26ffbe
-#   text hash     204ef79e3f2ffb57
+#   content hash  21ff8573cdd29b35
+#   text hash     275fd40075d3563c
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

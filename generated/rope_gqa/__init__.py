@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  de1514492ba288b2
-#   text hash     5796e2183a4fac17
+#   content hash  07f44b9beb15f45f
+#   text hash     f3fe9359deb6eb79
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  14b62b53b5d4ddf7
-#   text hash     9dc51573ee5f478f
+#   content hash  2323ab3490368208
+#   text hash     20f958ac035cc6e9
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

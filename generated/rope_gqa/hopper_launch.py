@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d227e135687f2772
-#   text hash     83593e4d9e29bad7
+#   content hash  293ef026cc3bd4c9
+#   text hash     52c4b254d73b97c3
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  7b57413ba99099b9
-#   text hash     c722dfa9dd561e3a
+#   content hash  1caa6a30efe1f821
+#   text hash     870514dfea834904
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

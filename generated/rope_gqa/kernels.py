@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  7976585790a57594
-#   text hash     100349900be5223f
+#   content hash  6056b7316606b60d
+#   text hash     7ade8ded24162286
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

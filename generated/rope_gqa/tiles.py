@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  991f3f8826877d37
-#   text hash     cf5088798613d92d
+#   content hash  438f85b1fc43618c
+#   text hash     53d017089466ae2b
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

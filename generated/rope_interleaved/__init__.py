@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b67a08a5d88e903c
-#   text hash     0f22ac711d9b272c
+#   content hash  37bba595e1345676
+#   text hash     d8f42b9ceccb1871
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

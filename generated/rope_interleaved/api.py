@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  aca8afa5ace8cd3b
-#   text hash     d27455269e175ee8
+#   content hash  3b008330f15bcde7
+#   text hash     69f28b5eb197ead5
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f7931eaa5a1b1549
-#   text hash     724181801dbc5b66
+#   content hash  90f3164409857df9
+#   text hash     0cd170fdccce544b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

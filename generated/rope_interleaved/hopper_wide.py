@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  97eecf6ae04d7c56
-#   text hash     cae05556512ba955
+#   content hash  b8cfb3fbb4347575
+#   text hash     7b61164d1ef6bfab
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  86ab3b3ddd3a012a
-#   text hash     934eecbee6f03dcf
+#   content hash  b6f1b1f68827ca19
+#   text hash     a5e5b2746c655d6d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  fa65852af0353bbb
-#   text hash     54b24f2ea24adc40
+#   content hash  41f0327c36e1f39f
+#   text hash     828d3840567fa34c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

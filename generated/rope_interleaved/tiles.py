@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5d7ce5935e933893
-#   text hash     40bed66ce7600864
+#   content hash  7dfa2f9ac1ad64e2
+#   text hash     10b4c099c20f95ad
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  00e814ab13f3e9f4
-#   text hash     969271c922a92293
+#   content hash  0873242f25458ff1
+#   text hash     446c7d28d2c70a0b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

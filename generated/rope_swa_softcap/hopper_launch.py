@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ebce0cf41f046054
-#   text hash     dc8712f62a1d9115
+#   content hash  e52c61295239b0fa
+#   text hash     59e22274a7f44132
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  cb97550cfc1de12f
-#   text hash     f6a7c0a8188f686c
+#   content hash  5d9f5dcef262d760
+#   text hash     e9f7b42d5b860b08
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ecb8c69d0afddd01
-#   text hash     8688384c8ae25582
+#   content hash  9ee67b19f4efd71e
+#   text hash     9d3338a137a40879
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4210b49be018e556
-#   text hash     0489e12df9e4010b
+#   content hash  4aa752dcfbde8f7e
+#   text hash     a765d4dda8d2d984
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

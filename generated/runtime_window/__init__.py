@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  730a4947e43521ec
-#   text hash     cfa28189ea52395a
+#   content hash  792ada6c9430d71c
+#   text hash     6e64daeb45a7a866
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,20 +1,21 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9cbebc08911a15a6
-#   text hash     64c3b348a5b83481
+#   content hash  a21043a421a0b466
+#   text hash     ea3745cfcb358ca7
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
 from __future__ import annotations
 
+import collections
 import math
 
 import torch
 
 from . import arguments, decode_arguments
 
-CALLS = {}  # what checks found, by the shapes and numbers that they looked at
+CALLS = collections.OrderedDict()  # what checks found, by the shapes and numbers that they looked at
 
 
 def attend_with_cache(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  486de40de6bd7d8c
-#   text hash     ddbfa0d7c9b1c3a1
+#   content hash  25f1e0525d46a8e2
+#   text hash     ea17be00dbce3fd7
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

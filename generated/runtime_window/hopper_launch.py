@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  bd471da5f131980e
-#   text hash     9600cd03fdb0a14e
+#   content hash  77f62bb100dff223
+#   text hash     3a46589e592f2962
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

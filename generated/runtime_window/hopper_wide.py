@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6d9357aee244c1e7
-#   text hash     25473e47f7fe12b3
+#   content hash  ac7889b48cabcce5
+#   text hash     7cef9901eb9178ca
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

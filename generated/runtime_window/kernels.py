@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d26061c5258cfd01
-#   text hash     3baa7945bcf18399
+#   content hash  02ebe796e3614ee0
+#   text hash     4df10456f2b3b9a0
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d5387ea7b07d2035
-#   text hash     303efc57ebe42867
+#   content hash  e41d92103d94c039
+#   text hash     2fcb0f10c82498fe
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

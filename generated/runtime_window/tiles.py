@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  86a2aadc4509596a
-#   text hash     b4474ed9f0260ea7
+#   content hash  9b7cfaf4ac3be733
+#   text hash     931b496b1c802fff
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7a0d53e6e1bc8a70
-#   text hash     9cd1b851581cab3c
+#   content hash  c9c6c87d0f9d6cd6
+#   text hash     338e6fa311f7e3f1
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a9fa5c448142232c
-#   text hash     1f449ef7570d4b48
+#   content hash  b16fd69400634162
+#   text hash     825e94ad262af55a
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

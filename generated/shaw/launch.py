@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  75070e6bd0b77299
-#   text hash     913d0641f0cee52f
+#   content hash  6ed74e344aacb1be
+#   text hash     e56df128e08ddd8c
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -82,11 +82,12 @@ def _differentiate(
         return tuple(x.zero_() for x in runtime.empty_gradients(wanted, q, k, v, in_distance_score))
     dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v, entries=entries)
     gradients += [q.new_empty(0) for _ in wanted[3:]]
+    dlse = None if dlse is None else dlse.contiguous()
     cache = runtime.LaunchCache.of(
-        "differentiate", q, k, v, entries, in_distance_score, out, dout, lse.data_ptr() % 16, dlse is None, *wanted,
+        "differentiate", q, k, v, entries, in_distance_score, out, dout, lse.data_ptr() % 16,
+        None if dlse is None else dlse.data_ptr() % 16, *wanted,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
-    dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse)
 
     dq = dq if wanted[0] else runtime.empty_like(q)

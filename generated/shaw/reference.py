@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b38c8bfbfd4265a8
-#   text hash     fdaa8e908f5c4df4
+#   content hash  afd6f11cd75ee001
+#   text hash     d1962b3fd5833160
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  cc746ede59a2db6c
-#   text hash     e31c33f11bc137be
+#   content hash  2121dac5aa35185d
+#   text hash     0520da7f776fc725
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2ee0f553b587e716
-#   text hash     a163f86ec2926e27
+#   content hash  52a50d6aee8e26c0
+#   text hash     2f79f229ab555df0
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

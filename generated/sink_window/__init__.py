@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4b80c9ec8a25cab0
-#   text hash     037d84a7aec032e3
+#   content hash  3f62bb73f4b14cb3
+#   text hash     bda9f346a94ea0de
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e6d173b069a4072c
-#   text hash     5264d9266033e96b
+#   content hash  2c5ad5a1702bcfc2
+#   text hash     e88014fb308221de
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

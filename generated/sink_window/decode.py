@@ -1,20 +1,21 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ec631ce940901c7a
-#   text hash     3c3a783188c97b69
+#   content hash  82f2af68d3a2de95
+#   text hash     6536aa6c58c9f4e4
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
 from __future__ import annotations
 
+import collections
 import math
 
 import torch
 
 from . import arguments, decode_arguments
 
-CALLS = {}  # what checks found, by the shapes and numbers that they looked at
+CALLS = collections.OrderedDict()  # what checks found, by the shapes and numbers that they looked at
 
 
 def attend_with_cache(

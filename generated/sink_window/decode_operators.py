@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  10f3d97c7645be1c
-#   text hash     aa1b3b31b20e2d0d
+#   content hash  54255c12593d4433
+#   text hash     07ebcf5ccf97a5c7
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

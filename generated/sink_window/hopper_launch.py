@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  68eca2bc5411041d
-#   text hash     f453665400fc6956
+#   content hash  60a6ecb840ecc06e
+#   text hash     ca22b291c4cbc474
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0e411f2e6f323236
-#   text hash     a3b26cb4f579a7a5
+#   content hash  8538b50fd4b9ef8e
+#   text hash     02388399385707bc
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

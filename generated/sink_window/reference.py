@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a6c23d22041d7641
-#   text hash     6934aa3b8fd20a9e
+#   content hash  476b498f861fd341
+#   text hash     b56efcd7b19787e8
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

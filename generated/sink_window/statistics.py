@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9f35139fef6a4bab
-#   text hash     35b34c15bb1fe347
+#   content hash  35818ed2439be3d1
+#   text hash     2531e3f0d6e4c2a4
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e86664a4ff833361
-#   text hash     fae99e7bfe339780
+#   content hash  2fd71fe8d2215af2
+#   text hash     1a3b97e3172fc982
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c7681627304a19fc
-#   text hash     35c5ad3c7281f6bc
+#   content hash  02f0f9a447fe6742
+#   text hash     7b6ec69ff37b1f1d
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  13fba6239af0862e
-#   text hash     2a5da98762ca4cfc
+#   content hash  43cad689911aa26c
+#   text hash     bba701f87464d74d
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

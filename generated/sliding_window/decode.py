@@ -1,20 +1,21 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8b355d0258417fc7
-#   text hash     9626b1bc4229d15b
+#   content hash  02984ecfcd303cbf
+#   text hash     1237fa76b3b25901
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
 from __future__ import annotations
 
+import collections
 import math
 
 import torch
 
 from . import arguments, decode_arguments
 
-CALLS = {}  # what checks found, by the shapes and numbers that they looked at
+CALLS = collections.OrderedDict()  # what checks found, by the shapes and numbers that they looked at
 
 
 def attend_with_cache(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  86d61e8e64d2e785
-#   text hash     92e05ac94432054e
+#   content hash  b2631c6ec4f2a360
+#   text hash     481fe7ca778d1258
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

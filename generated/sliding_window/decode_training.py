@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  596d294aa48bdde0
-#   text hash     1e7e4afff54c2eed
+#   content hash  9068867e9af1e1eb
+#   text hash     f386c3dc0f92c9a1
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

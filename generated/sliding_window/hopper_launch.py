@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f44efa53614d2189
-#   text hash     4f35df23a65777df
+#   content hash  57f7939cc47a50b8
+#   text hash     a4c946675916ac5c
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d6cfff9af558297d
-#   text hash     a35d79b16b7f4f7e
+#   content hash  6559a74335f20edd
+#   text hash     8d46389fb8a1312d
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

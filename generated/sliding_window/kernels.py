@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9d49fc4998d42802
-#   text hash     f41776052cf0ccb2
+#   content hash  8a9e2264f0ad2e3e
+#   text hash     ae876ee35fcb2cf9
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d71c65f6c450733d
-#   text hash     c349e8967a7b814a
+#   content hash  8480b27642164fe8
+#   text hash     4127780e74f42c54
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e7b2d8cab1feb52b
-#   text hash     b4661f68bf0575c5
+#   content hash  926c65c1ab4abe14
+#   text hash     bc90440b84e2737b
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ff9b55e639102c2e
-#   text hash     36e575b9feca3647
+#   content hash  31d7c4204ae93be0
+#   text hash     6a4a9d550f2ef964
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5908d167f7aa2658
-#   text hash     4f225fdf2d4f3215
+#   content hash  e85655641dfb5fdd
+#   text hash     cb51766a0d0293e5
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  371d21ce3c20c5a4
-#   text hash     82e50aaee1664162
+#   content hash  8e9ae75fbe2e4e71
+#   text hash     d32e1f03004543df
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ad5a31b91debb90b
-#   text hash     9dd8070cdaca7d15
+#   content hash  870bc384e5064a36
+#   text hash     38da605364430ec2
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fbfffad158c881ef
-#   text hash     628af906c867e031
+#   content hash  30b8b6dfc53aa252
+#   text hash     7cafdfe118bd70f3
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 
@@ -131,8 +131,11 @@ def find_tile(pages_ptr, k_start, lo, hi, BLOCK_N: tl.constexpr, PAGE: tl.conste
     if PAGE % BLOCK_N == 0:
         page = tl.load(pages_ptr + k_start // PAGE, mask=(k_start < hi) & (k_start + BLOCK_N > lo), other=0)
     else:
-        k_pos = k_start + tl.arange(0, BLOCK_N)
-        page = tl.load(pages_ptr + k_pos // PAGE, mask=(k_pos >= lo) & (k_pos < hi), other=0)
+        key = tl.arange(0, BLOCK_N)
+        k_pos = k_start + key
+        # whole pages fill a tile: which of them a key is in, every tile tells alike
+        nth = k_start // PAGE + key // PAGE if BLOCK_N % PAGE == 0 else k_pos // PAGE
+        page = tl.load(pages_ptr + nth, mask=(k_pos >= lo) & (k_pos < hi), other=0)
     return page
 
 
@@ -507,7 +510,8 @@ def attend(
     inside = (k_pos >= lo) & (k_pos < hi)
     k_page, k_slot = page.to(tl.int64) + tl.zeros([BLOCK_N], tl.int64), k_pos + k_begin
     if pages_ptr is not None:
-        k_slot = k_pos % PAGE
+        # where whole pages fill a tile, keys have the same places in every tile
+        k_slot = (key if BLOCK_N % PAGE == 0 else k_pos) % PAGE
     APART: tl.constexpr = pages_ptr is not None and PAGE % BLOCK_N != 0
     slot, there = k_slot, inside
     if not APART:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  100564dd0ff6d564
-#   text hash     b97e23f07404db49
+#   content hash  737fa9e4aa770409
+#   text hash     bc673a7c437e7c09
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1db8fce4a9eb49b2
-#   text hash     f24ff50e6ff8ccff
+#   content hash  5a1fd101cfc4e59a
+#   text hash     1cf6937c65d87d58
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

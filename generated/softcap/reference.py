@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a59827c87f34abc4
-#   text hash     540e4c94f7c578c6
+#   content hash  8d369fc5792d474a
+#   text hash     b8a796c8c8617cf0
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

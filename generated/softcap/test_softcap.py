@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7440c34e8bb738dd
-#   text hash     5e3ea4a942f7be06
+#   content hash  fe1360997fd7d455
+#   text hash     c78d70bbc39ef4dd
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  18355802ed8de0db
-#   text hash     858b035e0c955a5b
+#   content hash  3a9135b5b939fd6b
+#   text hash     757dc9ebb6bbba3a
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

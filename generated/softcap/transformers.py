@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  490dbac2035eb7f7
-#   text hash     d00568e6ebe040de
+#   content hash  ec4a3936500e5a1e
+#   text hash     4bb0d2d5b1cebc20
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

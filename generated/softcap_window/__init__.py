@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  46ed597bb960cf23
-#   text hash     85426932b0a46a3f
+#   content hash  9ea205c0ae244b8d
+#   text hash     775f8707671b9d9d
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

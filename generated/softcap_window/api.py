@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c3df7992c0457b2a
-#   text hash     8a7738139c89c355
+#   content hash  bff1ed98f35f9ffc
+#   text hash     9f0aa2284483f266
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

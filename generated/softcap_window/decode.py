@@ -1,20 +1,21 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ae967e236b58832d
-#   text hash     2727243574692fa7
+#   content hash  cc322408a8cd00a4
+#   text hash     cfd358d01993612f
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 
 from __future__ import annotations
 
+import collections
 import math
 
 import torch
 
 from . import arguments, decode_arguments
 
-CALLS = {}  # what checks found, by the shapes and numbers that they looked at
+CALLS = collections.OrderedDict()  # what checks found, by the shapes and numbers that they looked at
 
 
 def attend_with_cache(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/decode/arguments.py.jinja
-#   content hash  0674a89bc78d441a
-#   text hash     0e2f16514fca0ec0
+#   content hash  0fd328ecf9340ea6
+#   text hash     fb395f5c164d155b
 #   render with   attnforge render SPEC
 """What calls of decoding give, checked beside what arguments.py checks, and what shapes it has for kernels.
 
@@ -135,13 +135,11 @@ def remembered(calls, check, given, numbers):
     if call is None:
         call = check(*given, *numbers)
         call.shapes, call.numbers = shapes, numbers
-        if len(calls) >= 1024:
-            # lengths that never come again
-            calls.clear()
-        calls[key] = call
+        call.runtime.keep(calls, key, call)
     if call.runtime.is_watched():
         return None, False
-    if not any(x is not None and x.requires_grad for x in given):
+    # beside a mode that stands aside no call is known as the last one
+    if not call.runtime.is_in_torch_dispatch_mode() and not any(x is not None and x.requires_grad for x in given):
         within = call.runtime.planned.depth > 0
         if within not in call.alikes:
             call.alikes[within] = call.runtime.alike(given)
@@ -317,7 +315,7 @@ def bounds(q, k_cache, seq_lens, page_table, k_starts, cu_seqlens_q, max_seqlen_
             raise ValueError(
                 f"cu_seqlens_q: expected shape ({sequences + 1},), contiguous, got {tuple(cu_seqlens_q.shape)}"
             )
-        longest = min(arguments.as_int("max_seqlen_q", max_seqlen_q, minimum=1), max(q.shape[0], 1))
+        longest = max(min(arguments.as_int("max_seqlen_q", max_seqlen_q, minimum=0), q.shape[0]), 1)
     most = room if max_seqlen_k is None else arguments.as_int("max_seqlen_k", max_seqlen_k, minimum=0, maximum=2**28)
     if most > max(room, 1):
         raise ValueError(f"max_seqlen_k: expected at most the {room} keys that a sequence has room for, got {most}")

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  cacb0d3ba5bd8780
-#   text hash     60bd810e01cb563c
+#   content hash  cc40d4b7f2addf42
+#   text hash     3bccbda819aed6d7
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

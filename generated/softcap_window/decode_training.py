@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  63c5b0b83e781cfc
-#   text hash     00a909a9703d6ed8
+#   content hash  5f3c8d256ca3f337
+#   text hash     311755696b167f94
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

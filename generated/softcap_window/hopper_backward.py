@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4c2ecaf3dded57f7
-#   text hash     599e9fe3f8716fc7
+#   content hash  eee94f0d5e1b194a
+#   text hash     04fb053cc5ee3825
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  8e8913c080d7ccaa
-#   text hash     14015e0ca3b97821
+#   content hash  920d991ab586219e
+#   text hash     38a1d2c420f2fab5
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a7cfa0f6ccb8b7d1
-#   text hash     b18cb90aad927a4c
+#   content hash  98a3810ce88b7cb9
+#   text hash     edc7fbfe177c14f1
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0ae5bf3ef2fb115d
-#   text hash     142bd38a9393617a
+#   content hash  996e540bf762c4b8
+#   text hash     a4cbfbf777b4d3c8
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

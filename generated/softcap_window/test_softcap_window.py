@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  701c1fa84f374537
-#   text hash     d7e848cddf7e0e33
+#   content hash  3b46bfb1b67edaff
+#   text hash     93587e674a8fa670
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

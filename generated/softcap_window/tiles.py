@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e02286f695d6f745
-#   text hash     eaf8c39f5ea0df54
+#   content hash  8c6e23acdb5874a5
+#   text hash     70cfe3a74492e6fe
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

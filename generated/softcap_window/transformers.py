@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  1b93923099019186
-#   text hash     cfde97ec1f801caa
+#   content hash  d56b8c274a68c92e
+#   text hash     b6e86aa295b8304c
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  428f59317c82722f
-#   text hash     eda5e259d07123c5
+#   content hash  5c8b4f507315d488
+#   text hash     4d5af9ce0e0e1378
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

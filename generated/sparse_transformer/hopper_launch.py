@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ed116cc6ddf50147
-#   text hash     8acd8898241bdadd
+#   content hash  1a0881ecb3ed777d
+#   text hash     857464fc7751e690
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

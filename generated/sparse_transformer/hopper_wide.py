@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b1c6a90514ecf074
-#   text hash     4f73e4aef358f254
+#   content hash  6f664b45e173563e
+#   text hash     cb73b611497f88f3
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

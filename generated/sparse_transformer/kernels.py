@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a3c8c0992c081315
-#   text hash     33c54168d8fff964
+#   content hash  2df2c56177c573b4
+#   text hash     31c24309aa15c608
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

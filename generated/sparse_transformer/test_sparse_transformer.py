@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  05a205315abf1279
-#   text hash     7b1699fc9a6434fe
+#   content hash  8a06e56294ad54bd
+#   text hash     fb4fa62c9e67bd55
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

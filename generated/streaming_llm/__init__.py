@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  dd2529a4bbbe1d4f
-#   text hash     fc9f99016c13d887
+#   content hash  607a34c5053db5d9
+#   text hash     d4b8bbd55900272d
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  cfd084df1fe8cffb
-#   text hash     e011f95119b987bd
+#   content hash  1eb9c545b9c830f1
+#   text hash     a3734c6623a26085
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

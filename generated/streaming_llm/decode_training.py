@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  25e07e88f942f62b
-#   text hash     1b1e0dbf8deb454a
+#   content hash  7a37a56960fe1d84
+#   text hash     8166a505f7bb46ed
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5425a80d4f12301d
-#   text hash     64c9988b875be8d2
+#   content hash  1cbf224c28e53c00
+#   text hash     104a33cf8f2c2cb6
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c6647fb2d6583362
-#   text hash     8211f4e31871d835
+#   content hash  f225b4971e1c3ef9
+#   text hash     7a15c098bc95ea36
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

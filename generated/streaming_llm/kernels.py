@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0f854f690bf7fdb6
-#   text hash     4a6577281338c9f7
+#   content hash  78b1c1924416d062
+#   text hash     93f5c07c7dbe489b
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

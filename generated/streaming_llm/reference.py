@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  986c49adcd889088
-#   text hash     1c61910ab0b11035
+#   content hash  442521cbb733b292
+#   text hash     eb8dfa25d018e6df
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

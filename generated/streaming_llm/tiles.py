@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d965643a9fe32264
-#   text hash     590cc31287228c04
+#   content hash  e434ee4f18eb54ec
+#   text hash     dc91397b7fd1588a
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  9d470e31923a6786
-#   text hash     a6cc940849abb18e
+#   content hash  18dd88644af5477e
+#   text hash     6ee91d0764c5772e
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8cfd12237399d2c7
-#   text hash     b3d3aca5601372b2
+#   content hash  7aa56175fa64287d
+#   text hash     df5f0ebebb803b96
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

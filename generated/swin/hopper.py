@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5f2b06817bfebb14
-#   text hash     2f9e86c733c04532
+#   content hash  725b410e7641b0d6
+#   text hash     dd469ac6a9ab7563
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -50,7 +50,7 @@ Symbols
     packed             the weights of the tile before, two in each int32
     OVERLAPPED         whether the product of the values before runs on while scores are weighed
     rest               tiles before it are still to come
-    entries_ptr        always None: other calls take the portable kernels, with which this one shares its launch
+    entries_ptr        None, and not read: launches are the same for the portable kernel, which alone reads it
 """
 
 import triton
@@ -62,7 +62,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import runtime
-from .kernels import LOG2E, find_entry, floor_div, floor_mod, key_tiles, partial_row_sums, within
+from .kernels import LOG2E, floor_div, floor_mod, key_tiles, partial_row_sums, within
 
 copy_tile = runtime.gluon_copy_of_tiles()
 
@@ -302,8 +302,8 @@ def work(
 ):  # fmt: skip
     """Store out and the LSE of 64 queries of each tile of this program."""
     (
-        out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale, in_offset_bias_ptr,
-        in_offset_bias_stride_head, in_offset_bias_stride_entry0, in_offset_bias_stride_entry1
+        out_ptr, lse_ptr, q_total, k_total, Hq, scale, in_offset_bias_ptr, in_offset_bias_stride_head,
+        in_offset_bias_stride_entry0, in_offset_bias_stride_entry1
     ) = arguments  # fmt: skip
     items, tiles, group, per_item = order
     q_buffer, q_ready, q_free = queries
@@ -325,9 +325,10 @@ def work(
             head = place[0] * group + place[2]
             b, h = head // Hq, head % Hq
             q_start = tile * BLOCK_M
-            q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+            q_offset, q_len = 0, q_total
+            k_offset, k_len = 0, k_total
             if (half == 0) | (early < tiles - 1 - early):
-                q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+                q_begin = k_len - q_len
                 # [64]
                 row = q_start + WORKER * 64 + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
                 q_pos = row + q_begin
@@ -410,7 +411,7 @@ def load_tiles(
     STAGES: tl.constexpr, Q_STAGES: tl.constexpr, WORKERS: tl.constexpr
 ):  # fmt: skip
     """Copy the tiles of queries, keys and values that the workers need, in their order."""
-    entries_ptr, q_total, k_total, Hq = lengths
+    q_total, k_total, Hq = lengths
     items, tiles, group, per_item = order
     q_buffer, q_ready, q_free = queries
     at = 0  # tiles of keys so far
@@ -423,7 +424,8 @@ def load_tiles(
             head = place[0] * group + place[2]
             b, h = head // Hq, head % Hq
             q_start = tile * BLOCK_M
-            q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+            q_offset, q_len = 0, q_total
+            k_offset, k_len = 0, k_total
             if (half == 0) | (early < tiles - 1 - early):
                 stage = begun % Q_STAGES
                 mbarrier.wait(q_free.index(stage), begun // Q_STAGES & 1 ^ 1)
@@ -470,10 +472,10 @@ def forward(
     )  # fmt: skip
     fence_async_shared()
     arguments = (
-        out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale, in_offset_bias_ptr,
-        in_offset_bias_stride_head, in_offset_bias_stride_entry0, in_offset_bias_stride_entry1
+        out_ptr, lse_ptr, q_total, k_total, Hq, scale, in_offset_bias_ptr, in_offset_bias_stride_head,
+        in_offset_bias_stride_entry0, in_offset_bias_stride_entry1
     )  # fmt: skip
-    lengths = (entries_ptr, q_total, k_total, Hq)
+    lengths = (q_total, k_total, Hq)
     order = (items, tiles, group, per_item)
     # a worker's threads get the registers that the loader leaves
     if WORKERS == 3:

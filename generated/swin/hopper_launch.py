@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d9270fd8c0c85a7e
-#   text hash     4633163c11082fbf
+#   content hash  7d4fdce935ad3adb
+#   text hash     ef97a2810e472926
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  4cc6f238a2e82b59
-#   text hash     446d8c4e74fdaf4e
+#   content hash  8d58162d23e1b241
+#   text hash     c6514e9343915888
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a47130a3672a7f73
-#   text hash     4f55971c93c20af8
+#   content hash  8a16dde4af159e86
+#   text hash     ae39187a201cac29
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  df279d598e251e44
-#   text hash     67d1e0d758e2f6c8
+#   content hash  43d49742bc932593
+#   text hash     aa2bbf0c1847f8fa
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

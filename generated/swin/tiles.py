@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a8a36cc316dd5dd5
-#   text hash     f16b008fd676ba1a
+#   content hash  73fbd46a5a7e35ee
+#   text hash     e0054403e63d94e4
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

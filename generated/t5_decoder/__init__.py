@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  79b0d1c5f1b6b326
-#   text hash     946dd75e3aa208e7
+#   content hash  ed6f725eb8ac9fd9
+#   text hash     76a0337ec157104a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ffa959cc0832a4db
-#   text hash     59e5da2ff6589cf9
+#   content hash  fef472fdb8a80d86
+#   text hash     41ea3b4ff2a05b59
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

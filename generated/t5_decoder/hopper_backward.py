@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c7c86614c06243ae
-#   text hash     f3eee561cf120a12
+#   content hash  d16e5c82a5c3dcd0
+#   text hash     a1fc084cca3d9d3a
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

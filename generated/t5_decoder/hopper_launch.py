@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f0338a607eae23da
-#   text hash     e54b03c5c6267838
+#   content hash  807b9d4602f25da9
+#   text hash     ed3618e0bbc026b3
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

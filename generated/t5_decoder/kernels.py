@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  828f323dff3ebea7
-#   text hash     c7115a2ec69d76e5
+#   content hash  78054ea2e016f75b
+#   text hash     5f3eeaca2f6e14e5
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  37ae739f3f5160ab
-#   text hash     f7a4c961f44e88e5
+#   content hash  9fd5ac7b2c4a5e99
+#   text hash     cf1c82ffce206da0
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -80,11 +80,12 @@ def _differentiate(
         return tuple(x.zero_() for x in runtime.empty_gradients(wanted, q, k, v, in_rel_bias))
     dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v, entries=entries)
     gradients += [q.new_empty(0) for _ in wanted[3:]]
+    dlse = None if dlse is None else dlse.contiguous()
     cache = runtime.LaunchCache.of(
-        "differentiate", q, k, v, entries, in_rel_bias, out, dout, lse.data_ptr() % 16, dlse is None, *wanted,
+        "differentiate", q, k, v, entries, in_rel_bias, out, dout, lse.data_ptr() % 16,
+        None if dlse is None else dlse.data_ptr() % 16, *wanted,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
-    dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse)
     if entries is None and not wanted[3] and runtime.differentiated(  # on Hopper GPUs, all at once
         cache, tiles, wanted[:3], k.shape[1], q, k, v, in_rel_bias, scale, out, lse, dout, dlse, delta, dq, dk, dv,

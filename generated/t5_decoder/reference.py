@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7bf95cf53e198346
-#   text hash     3b0dedcb401cda14
+#   content hash  9e3ecd126ca72bd6
+#   text hash     99668100c33716ae
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

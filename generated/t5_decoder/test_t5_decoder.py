@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5d9e8bc191029bf1
-#   text hash     2d710cd2df65a78f
+#   content hash  d2e95b79d4f692e3
+#   text hash     143a2675f1e4e95d
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

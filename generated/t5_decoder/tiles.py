@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  0e36fa7f723de959
-#   text hash     6865ee4b6612dc35
+#   content hash  2bfc82383a007fa2
+#   text hash     f43e579df1410cc2
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

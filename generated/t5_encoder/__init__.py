@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c76a83bfaa1434d0
-#   text hash     ecb55ec2ce179009
+#   content hash  cdc20b7eedc4866f
+#   text hash     169f887bc2b84b4e
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

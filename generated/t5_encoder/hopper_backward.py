@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d57eab233ba0812e
-#   text hash     127bea6dc45f57b4
+#   content hash  4623f30d47dbfe1d
+#   text hash     0910c0311b0274d8
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

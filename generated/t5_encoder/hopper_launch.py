@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  641b3f09ddf4e615
-#   text hash     edcceca98972e2a9
+#   content hash  78e5db4f57a57c85
+#   text hash     71fe9188c512d52d
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

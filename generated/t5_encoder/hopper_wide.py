@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  37b3d4d3b13e620c
-#   text hash     0f15db99ce505f8f
+#   content hash  af9d910ffa7c132f
+#   text hash     4f5ac826f8b9bdbd
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

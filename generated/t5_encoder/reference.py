@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6552fbb8824dc248
-#   text hash     8cb2c649e12e4fbe
+#   content hash  8d6aa086cf095362
+#   text hash     57219317cb84632d
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a07a082715c563c6
-#   text hash     ac0a86ec5a01ded8
+#   content hash  8fda26891d365414
+#   text hash     fc043aaf23f8d296
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

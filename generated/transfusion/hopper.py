@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5043f0ce071237f5
-#   text hash     71a335d049dbcf74
+#   content hash  fd07f7834a569665
+#   text hash     a4a5e4a2a7134cec
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -53,7 +53,7 @@ Symbols
     packed             the weights of the tile before, two in each int32
     OVERLAPPED         whether the product of the values before runs on while scores are weighed
     rest               tiles before it are still to come
-    entries_ptr        always None: other calls take the portable kernels, with which this one shares its launch
+    entries_ptr        None, and not read: launches are the same for the portable kernel, which alone reads it
 """
 
 import triton
@@ -65,7 +65,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )  # fmt: skip
 
 from . import runtime
-from .kernels import LOG2E, find_entry, load_range, load_vector, partial_row_sums
+from .kernels import LOG2E, load_range, load_vector, partial_row_sums
 
 copy_tile = runtime.gluon_copy_of_tiles()
 
@@ -310,7 +310,7 @@ def work(
 ):  # fmt: skip
     """Store out and the LSE of 64 queries of each tile of this program."""
     (
-        out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale, in_image_ptr, in_image_stride_batch,
+        out_ptr, lse_ptr, q_total, k_total, Hq, scale, in_image_ptr, in_image_stride_batch,
         in_image_stride_token, key_ranges_ptr, q_parts
     ) = arguments  # fmt: skip
     items, tiles, group, per_item = order
@@ -333,9 +333,10 @@ def work(
             head = place[0] * group + place[2]
             b, h = head // Hq, head % Hq
             q_start = tile * BLOCK_M
-            q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+            q_offset, q_len = 0, q_total
+            k_offset, k_len = 0, k_total
             if (half == 0) | (early < tiles - 1 - early):
-                q_begin = k_len - q_len if entries_ptr is None else tl.load(entries_ptr + 5 * b + 4)
+                q_begin = k_len - q_len
                 # [64]
                 row = q_start + WORKER * 64 + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
                 q_pos = row + q_begin
@@ -434,8 +435,8 @@ def load_tiles(
 ):  # fmt: skip
     """Copy the tiles of queries, keys and values that the workers need, in their order."""
     (
-        entries_ptr, q_total, k_total, Hq, in_image_ptr, in_image_stride_batch, in_image_stride_token,
-        key_ranges_ptr, q_parts
+        q_total, k_total, Hq, in_image_ptr, in_image_stride_batch, in_image_stride_token, key_ranges_ptr,
+        q_parts
     ) = lengths  # fmt: skip
     items, tiles, group, per_item = order
     q_buffer, q_ready, q_free = queries
@@ -451,7 +452,8 @@ def load_tiles(
             b, h = head // Hq, head % Hq
             kv_h = h // GROUP
             q_start = tile * BLOCK_M
-            q_offset, q_len, k_offset, k_len = find_entry(entries_ptr, b, q_total, k_total)
+            q_offset, q_len = 0, q_total
+            k_offset, k_len = 0, k_total
             if (half == 0) | (early < tiles - 1 - early):
                 in_image_base = (
                     in_image_ptr
@@ -509,12 +511,12 @@ def forward(
     )  # fmt: skip
     fence_async_shared()
     arguments = (
-        out_ptr, lse_ptr, entries_ptr, q_total, k_total, Hq, scale, in_image_ptr, in_image_stride_batch,
+        out_ptr, lse_ptr, q_total, k_total, Hq, scale, in_image_ptr, in_image_stride_batch,
         in_image_stride_token, key_ranges_ptr, q_parts
     )  # fmt: skip
     lengths = (
-        entries_ptr, q_total, k_total, Hq, in_image_ptr, in_image_stride_batch, in_image_stride_token,
-        key_ranges_ptr, q_parts
+        q_total, k_total, Hq, in_image_ptr, in_image_stride_batch, in_image_stride_token, key_ranges_ptr,
+        q_parts
     )  # fmt: skip
     order = (items, tiles, group, per_item)
     # a worker's threads get the registers that the loader leaves

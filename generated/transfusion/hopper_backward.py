@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8f5ff58b718f5398
-#   text hash     c2570090253fc678
+#   content hash  d639fb8516f79a7b
+#   text hash     11e2634a4463918e
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

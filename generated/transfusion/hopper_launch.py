@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  19aed1a366986112
-#   text hash     2ea029bc608754b5
+#   content hash  a46ab63a075f6068
+#   text hash     973a43aad90fa1d4
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

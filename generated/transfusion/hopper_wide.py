@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6264c087fe3cde65
-#   text hash     36f03c4d1d2292da
+#   content hash  32f9c762ba563404
+#   text hash     fe8d985473c67ee6
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  34c7c283ef9133fb
-#   text hash     b48a20c928d15cba
+#   content hash  2f06bdc01a917f09
+#   text hash     86ff5f4d5842805a
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  4cf50e24905f79cc
-#   text hash     eae94fa863b28a9c
+#   content hash  bf5604e4bfb24d91
+#   text hash     03afb40c280531ce
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -89,12 +89,13 @@ def _differentiate(
     if out.numel() == 0 or k.numel() == 0:
         return tuple(x.zero_() for x in runtime.empty_gradients(wanted, q, k, v))
     dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v, entries=entries)
+    dlse = None if dlse is None else dlse.contiguous()
     cache = runtime.LaunchCache.of(
         "differentiate", q, k, v, entries, cos, sin, positions, in_image, out, dout, lse.data_ptr() % 16,
-        dlse is None, *wanted,
+        key_ranges.data_ptr() % 16, query_ranges.data_ptr() % 16, None if dlse is None else dlse.data_ptr() % 16,
+        *wanted,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
-    dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse)
     if entries is None and runtime.differentiated(  # on Hopper GPUs, all at once
         cache, tiles, wanted[:3], k.shape[1], q, k, v, cos, sin, positions, in_image, query_ranges, scale, out,

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  910a47cddf9bca8a
-#   text hash     a8caf1d1bc16796b
+#   content hash  13d5c7932ec8c6f6
+#   text hash     61ae0650b75dd581
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

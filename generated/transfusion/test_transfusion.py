@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a89a8b70ebaab0d7
-#   text hash     7600088b4c2e9294
+#   content hash  7d3b3a3ebffdf1f4
+#   text hash     bc46a4b8db53451a
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

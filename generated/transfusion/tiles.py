@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  afb6330c2b59babc
-#   text hash     e9033b8793241625
+#   content hash  20ac0c8a82d647fc
+#   text hash     4aaf8353e8cfb97c
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3aab5f0516e6a2dc
-#   text hash     5a54d349dc8c9e02
+#   content hash  e2acc0fd0409aed6
+#   text hash     47d2cf78b969e802
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

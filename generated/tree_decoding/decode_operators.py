@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  cea7f27ce5cebba8
-#   text hash     a829d4de44daca62
+#   content hash  2fe038582b42efbc
+#   text hash     a205641e490003e4
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  6d0f46e70a1521a8
-#   text hash     cc0b3a484406e808
+#   content hash  841f3a7f3c7bd837
+#   text hash     6dff284419d4cf65
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7a680055f5da65f0
-#   text hash     45d08cf5acfff183
+#   content hash  75563215c83ccc5d
+#   text hash     dd2ddac98a2e8bea
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

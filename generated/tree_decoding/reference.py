@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  da78e4f478387b9d
-#   text hash     0e794682edfceefc
+#   content hash  799e52df1cd14954
+#   text hash     512f0294cc17875c
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  104352fb1c6bf703
-#   text hash     3ab9cf0f770e4ac4
+#   content hash  4e8ca231d0d3251e
+#   text hash     580188b37dab5da9
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

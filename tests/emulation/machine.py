@@ -132,8 +132,9 @@ class Strips(Shared):
         return rows.transpose(-1, -2) if self.turned else rows
 
     def slice(self, start: int, length: int, dim: int = 0) -> Shared:
-        hold(not self.turned and dim == 1 and start % 64 == 0 and length == 64, "a part that is no strip")
-        return Shared(self.memory[start // 64])
+        hold(not self.turned and dim == 1 and start % 64 == length % 64 == 0, "a part that is no strip")
+        strips = self.memory[start // 64 : (start + length) // 64]
+        return Strips(strips) if len(strips) > 1 else Shared(strips[0])
 
     def permute(self, order: Sequence[int]) -> Shared:
         hold(tuple(order) == (1, 0), "another order of axes")

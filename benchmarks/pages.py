@@ -95,7 +95,7 @@ def _table(title: str, group: Sequence[Result]) -> str:
     for r in group:
         ours, rows = r.rows[0], {row.name: row for row in r.rows}
         cells = [f"{r.sizes.q_len} x {r.sizes.k_len}"]
-        for ms, speed, share in zip(ours.took, r.teraflops(ours), r.shares(ours), strict=True):
+        for ms, speed, share in zip(ours.took, r.speeds(ours), r.shares(ours), strict=True):
             cells += [cell(ms, ".3f"), cell(speed, ".0f"), cell(share, ".0f")]
         cells.append(cell(ours.both_mib if ours.both_mib is not None else ours.forward_mib, ".1f"))
         for name in names:

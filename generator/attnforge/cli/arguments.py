@@ -109,6 +109,15 @@ def fit(specs: Iterable[Spec], head_dims: Sequence[int], v_dims: Sequence[int]) 
                 raise click.BadParameter(told, param_hint="--head-dim")
 
 
+def decoding(specs: Iterable[Spec]) -> None:
+    """Refuses specs whose packages read no cache, and packed ones, whose calls have sequences of any lengths."""
+    for spec in specs:
+        if "decode" not in spec.exports:
+            raise click.UsageError(f"{spec.source}: {spec.name} has no attend_with_cache; it takes `exports: [decode]`")
+        if spec.packed:
+            raise click.UsageError(f"{spec.source}: --cache times dense variants, and {spec.name} is packed")
+
+
 def refuse(problems: list[Problem]) -> None:
     """Raises the mistakes, if there are any."""
     from ..source.errors import SpecError

@@ -80,12 +80,18 @@ def inspect(spec: str, archs: str, head_dim: int, dtype: str) -> None:
 @_DTYPE
 @_TARGET
 @click.option("--forward", "forward", is_flag=True, help="Time forward alone, without gradients.")
+@click.option(
+    "--cache",
+    is_flag=True,
+    help="Time `attend_with_cache`: 1 new token of each sequence, or --queries, over --lengths.",
+)
 @click.option("--replay", is_flag=True, help="Time forward in a CUDA graph: what the GPU takes, without the host.")
 @click.option("--json", "json_", metavar="FILE", type=_FILE, help="Write the measures there.")
 @click.option("--plot", metavar="FILE", type=_FILE, help="Draw them there, as PNG; needs matplotlib.")
 def bench(
     specs: Sequence[str], against: str | None, lengths: str, queries: int | None, tokens: int, head_dim: str,
-    heads: str | None, dtype: str, target: str, forward: bool, replay: bool, json_: Path | None, plot: Path | None,
+    heads: str | None, dtype: str, target: str, forward: bool, cache: bool, replay: bool, json_: Path | None,
+    plot: Path | None,
 ) -> None:  # fmt: skip
     """Time variants on this GPU beside other libraries that can say them, with the memory they take."""
     from rich.console import Console
@@ -98,9 +104,11 @@ def bench(
     names = against.split(",") if against else list(PEERS)
     if unknown := [name for name in names if name not in PEERS]:
         raise click.BadParameter(f"unknown peer {unknown[0]!r}; there are {', '.join(PEERS)}", param_hint="--against")
-    sizes = timing.sizes(lengths, queries, tokens, head_dim, heads, dtype)
+    sizes = timing.sizes(lengths, queries or (1 if cache else None), tokens, head_dim, heads, dtype)
     loaded = arguments.load(specs)
     arguments.fit(loaded.values(), [one.head_dim for one in sizes], [one.v_dim for one in sizes])
+    if cache:
+        arguments.decoding(loaded.values())
     if plot:
         picture.needed("--plot")
     machine = Machine.here()
@@ -108,7 +116,9 @@ def bench(
     console, results = Console(width=None if sys.stdout.isatty() else 150), []
     click.echo(f"{machine.device}, torch {machine.torch}, triton {machine.triton}")
     for spec, package in zip(loaded.values(), packages, strict=True):
-        for result in timing.run(spec, package, sizes, names, target=target, backward=not forward, replays=replay):
+        for result in timing.run(
+            spec, package, sizes, names, target=target, backward=not forward, replays=replay, cache=cache
+        ):
             results.append(result)
             console.print(table(result))
             if json_:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import re
 import statistics
@@ -16,8 +17,9 @@ import click
 
 from ..language.spec import Spec
 from ..plan import plan, tiles
+from ..plan.plan import Plan
 from ..render import emit
-from . import calls, targets
+from . import caches, calls, targets
 from .calls import Call, Sizes
 from .peers import PEERS, Asked, Exported, Peer, module
 from .results import OURS, PASSES, Pair, Result, Row
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 ROUNDS = 5
 LARGE = 8192  # rows and columns of the matrices whose product is the ceiling
+COPIED = 1 << 30  # bytes of the copy that is the ceiling of calls over a cache
 BOTH = "both"  # the choice that calls make, and each target by itself
 Clock = Callable[[Callable[[], object]], float]  # gives milliseconds
 _APART = {"bf16": 2e-2, "fp16": 4e-3, "fp32": 1e-3}  # of what a right output may differ by, beside its own size
@@ -79,6 +82,7 @@ class Contender:
     within: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
     note: str = ""
     passes: tuple[str, ...] = PASSES  # that are its own
+    work: float = 0  # of a call, where it is the ceiling
     found: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -98,18 +102,19 @@ class Contender:
 
 def run(
     loaded: Spec, package: emit.Package, sizes: Sequence[Sizes], names: Sequence[str], *, target: str = BOTH,
-    backward: bool = True, replays: bool = False, device: str = "cuda", clock: Clock | None = None,
+    backward: bool = True, replays: bool = False, cache: bool = False, device: str = "cuda", clock: Clock | None = None,
 ) -> Iterator[Result]:  # fmt: skip
     """Measures a variant and the peers of these names, one call after the other; by another clock, if one is given.
 
-    Without gradients, if asked to; replays of a CUDA graph have none.
+    Without gradients, if asked to; replays of a CUDA graph and calls over a cache have none.
     """
     import torch
 
-    planned, backward = plan.build(loaded), backward and not replays and loaded.algorithm.backward
+    planned, backward = plan.build(loaded), backward and not replays and not cache and loaded.algorithm.backward
     clock = clock or (replayed if replays else milliseconds)
     with tempfile.TemporaryDirectory(prefix="attnforge-") as folder:
-        ours = _Ours(package, Path(folder), target, several=planned.hopper is not None)
+        decoding = planned if cache else None
+        ours = _Ours(package, Path(folder), target, several=planned.hopper is not None and not cache, decoding=decoding)
         exported = Exported(loaded, Path(folder))
 
         def measured(fitting: Sizes) -> Result:
@@ -117,16 +122,18 @@ def run(
             torch.cuda.empty_cache()
             try:
                 call = calls.make(planned, fitting, device)
+                call = caches.read_from(planned, call) if cache else call
                 own = ours.contender(OURS, call)
                 with own.within():
                     gold = own.forward().detach()
             except Exception as error:  # too large a call, or too large a head; the next one may be of interest
                 return Result(loaded.name, fitting, 0, (Row(OURS, note=_told(error)),))
-            entered = [own, *ours.by_target(call, gold, backward)]
+            entered = [own, *(ours.in_pages(call, gold) if cache else ours.by_target(call, gold, backward))]
             entered += [_entered(PEERS[name], exported, call, gold) for name in names]
-            ceiling = _race(entered, call, backward, clock)
+            ceiling = _race(entered, _copy(call) if cache else _large_product(call), call, backward, clock)
             rows = tuple(contender.row for contender in entered)
-            return Result(loaded.name, fitting, exported.pairs(call), rows, replays, ours.kernels(OURS), ceiling)
+            pairs, read = exported.pairs(call), exported.keys(call) * caches.bytes_of_key(call) if cache else 0
+            return Result(loaded.name, fitting, pairs, rows, replays, read, ours.kernels(OURS), ceiling)
 
         for one in sizes:
             with torch.set_grad_enabled(backward):
@@ -137,7 +144,10 @@ def run(
 class _Ours:
     """The package, loaded once for each way to choose its kernels: each remembers the calls of its own."""
 
-    def __init__(self, package: emit.Package, folder: Path, target: str, *, several: bool) -> None:
+    def __init__(
+        self, package: emit.Package, folder: Path, target: str, *, several: bool, decoding: Plan | None = None
+    ) -> None:
+        self.decoding = decoding
         self.asked = {OURS: None if target == BOTH else target}
         self.telling = several or target != BOTH
         if target == BOTH and several:
@@ -149,7 +159,18 @@ class _Ours:
         loaded, target = self.loaded[name], self.asked[name]
         targets.runtime(loaded).LaunchCache.known.clear()
         within = contextlib.nullcontext if target is None else functools.partial(targets.asked, target)
+        if self.decoding:
+            return Contender(name, caches.function(loaded, self.decoding, call), within=within)
         return Contender(name, lambda: loaded.attention(*call.operands, **call.keywords), within=within)
+
+    def in_pages(self, call: Call, gold: torch.Tensor) -> list[Contender]:
+        """The package over a cache in pages."""
+        assert self.decoding
+        made = dataclasses.replace(self.contender(OURS, call), name=caches.PAGED)
+        with made.trial():
+            made.forward = caches.function(self.loaded[OURS], self.decoding, call, caches.PAGE)
+        _try(made, call, gold)
+        return [made]
 
     def by_target(self, call: Call, gold: torch.Tensor, backward: bool) -> list[Contender]:
         """The package by each target, if it has kernels for Hopper GPUs and these run the call, or fail to."""
@@ -200,11 +221,10 @@ def difference(found: torch.Tensor, gold: torch.Tensor) -> float:
     return float(apart / size)
 
 
-def _race(entered: Sequence[Contender], call: Call, backward: bool, clock: Clock) -> Pair:
-    """Measures time and memory of all contenders; gives the ceiling of each pass, TFLOP/s of a large product."""
+def _race(entered: Sequence[Contender], large: Contender, call: Call, backward: bool, clock: Clock) -> Pair:
+    """Measures time and memory of all contenders; gives the speed of the ceiling beside each pass, in tera a second."""
     import torch
 
-    large = _large_product(call)
     for one in _able(entered, "forward"):
         with one.trial():
             one.found["forward_mib"] = _peak(one.forward)
@@ -240,17 +260,28 @@ def _large_product(call: Call) -> Contender:
     """A product of two large matrices of the call's type, in the turns of both passes: as fast as a GPU multiplies."""
     import torch
 
-    made, q = Contender("product"), call.operands[0]
+    made, q = Contender("product", work=2 * LARGE**3), call.operands[0]
     with made.trial():
         a, b = (torch.randn(LARGE, LARGE, dtype=q.dtype, device=q.device) for _ in range(2))
         made.forward = made.backward = lambda: a @ b
     return made
 
 
+def _copy(call: Call) -> Contender:
+    """A copy of more than caches of GPUs hold: as fast as memory is; the bytes count that are read and written."""
+    import torch
+
+    made, device = Contender("copy", work=2 * COPIED), call.operands[0].device
+    with made.trial():
+        here, there = (torch.empty(COPIED, dtype=torch.uint8, device=device) for _ in range(2))
+        made.forward = lambda: there.copy_(here)
+    return made
+
+
 def _speed(large: Contender, phase: str) -> float | None:
-    """TFLOP/s of the large product in the turns of a pass."""
+    """The ceiling in the turns of a pass."""
     ms = large.found.get(f"{phase}_ms")
-    return None if ms is None else 2 * LARGE**3 / 1e9 / ms
+    return None if ms is None else large.work / 1e9 / ms
 
 
 def in_turns(entered: Sequence[Contender], phase: str, clock: Clock) -> None:

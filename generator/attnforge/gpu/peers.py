@@ -15,7 +15,7 @@ import inspect
 import itertools
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -71,7 +71,8 @@ class Peer:
         if missing := [name for name in self.needs if not has[name]]:
             return f"is always {', '.join(missing)}"
         s = asked.call.sizes
-        if self.features is not None and has["causal"] and "packed" not in self.features and s.q_len != s.k_len:
+        apart = has["causal"] and s.q_len != s.k_len and not _alone(asked)
+        if self.features is not None and "packed" not in self.features and apart:
             return "lines up the first query with the first key"
         return ""
 
@@ -126,22 +127,40 @@ class Exported:
 
     def pairs(self, call: Call) -> int:
         """The number of visible pairs of query and key, over all heads."""
+        s, total, shape = call.sizes, 0, (0, 0)
+        for keep in self._visible(call):
+            total, shape = total + int(keep.sum()), (keep.shape[0], keep.shape[1])
+        if not all(shape):
+            return s.batch * s.heads * s.q_len * s.k_len
+        batches = 1 if self.traits.packed else s.batch
+        return total * (batches // shape[0]) * (s.heads // shape[1])
+
+    def keys(self, call: Call) -> int:
+        """The number of keys of dense sequences that some of their queries see, by some head."""
+        s, seen = call.sizes, None
+        for keep in self._visible(call):
+            some = keep.flatten(1, 2).any(1)
+            seen = some if seen is None else seen | some
+        return s.batch * s.k_len if seen is None else int(seen.sum()) * (s.batch // seen.shape[0])
+
+    def _visible(self, call: Call) -> Iterator[torch.Tensor]:
+        """Whether queries see keys, some queries at a time: (batch, head, query, key), or 1 where all are alike.
+
+        Nothing where no mask hides a key.
+        """
         import torch
 
-        s, exported = call.sizes, self._module()
+        exported = self._module()
         if not hasattr(exported, "create_block_mask"):
-            return s.batch * s.heads * s.q_len * s.k_len
+            return
         shown = self._tiles(exported, call, real=False)
         (B, H), device = shown.heads, call.operands[0].device
         rows, keys = (call.operands[i].shape[-3] for i in (0, 1))
         b, h = torch.arange(B, device=device).view(-1, 1, 1, 1), torch.arange(H, device=device).view(-1, 1, 1)
-        total, step = 0, max(2**26 // (B * H * keys), 1)
+        step = max(2**26 // (B * H * keys), 1)
         for first in range(0, rows, step):
             row = torch.arange(first, min(first + step, rows), device=device)[:, None]
-            keep = shown.mask_mod(b, h, row, torch.arange(keys, device=device))
-            total += int(keep.expand(B, H, row.shape[0], keys).sum())
-        batches = 1 if self.traits.packed else s.batch
-        return total * int(batches // B) * int(s.heads // H)
+            yield shown.mask_mod(b, h, row, torch.arange(keys, device=device)).expand(B, H, row.shape[0], keys)
 
     def _module(self, *, sink: bool = True) -> Any:
         # a name of its own: compiled functions are kept by it
@@ -234,11 +253,16 @@ def _flex(options: dict[str, Any] | None) -> Callable[[Asked], Attend]:
     return make
 
 
+def _alone(asked: Asked) -> bool:
+    """True of a single query that sees all keys, as the last one of a causal mask and nothing else does."""
+    return asked.call.sizes.q_len == 1 and asked.traits.window is None
+
+
 def _sdpa(asked: Asked) -> Attend:
     import torch
 
     share = asked.call.keywords["dropout_p"] if asked.traits.dropout else 0.0
-    fixed: dict[str, Any] = {"is_causal": asked.traits.causal, "dropout_p": share}
+    fixed: dict[str, Any] = {"is_causal": asked.traits.causal and not _alone(asked), "dropout_p": share}
 
     def attend(q: Any, k: Any, v: Any, *, scale: Any, enable_gqa: bool = False, **_: Any) -> Any:
         function = torch.nn.functional.scaled_dot_product_attention

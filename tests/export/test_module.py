@@ -17,6 +17,7 @@ from typing import Any
 
 import devices
 import pytest
+import retracing
 import torch
 import torch.nn.functional as F
 import unformatted
@@ -458,6 +459,20 @@ def test_a_compiled_layer_decodes_without_a_break(name: str, package: Callable[.
             agree([compiled(part, cache=caches[0])], [layer(part, cache=caches[1])])
     # one for the prompt, one for all tokens behind it
     assert len(graphs) == 2
+
+
+@torch.no_grad()
+def test_layers_of_two_packages_compile_in_one_process(
+    package: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, trace_twice = (
+        "mask: [causal]\nscore: [log_decay]\nexports: [decode, module]",
+        retracing.trace_twice(monkeypatch),
+    )
+    for name in ("faded_1", "faded_2"):
+        layer, x = package(name, text).Attention(HIDDEN, HEADS, 2, head_dim=D), torch.randn(B, T, HIDDEN)
+        with torch.autocast(x.device.type, torch.float16):
+            trace_twice(layer, x, cache=layer.new_cache(B, T))
 
 
 def test_weights_are_dropped_in_training_alone(package: Callable[..., ModuleType]) -> None:

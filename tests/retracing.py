@@ -1,0 +1,44 @@
+"""A compiler that traces all twice: functions of two packages are equal code, of which it may take one's for another's.
+
+It keeps what it made of code for a while, and code that stands inside of a function with it (a generator expression, a
+function of its own). Here it keeps that until a trace begins anew, in which each file has to be the one of before.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+BYTECODE, SYMBOLIC, ERRORS = ("bytecode_transformation", "symbolic_convert", "exc")
+TOLD = "traced twice"
+
+
+def trace_twice(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes a function that has another traced twice, without a break, and runs nothing of it."""
+    bytecode, symbolic, errors = (importlib.import_module(f"torch._dynamo.{x}") for x in (BYTECODE, SYMBOLIC, ERRORS))
+    kept = functools.cache(bytecode._cached_cleaned_instructions.__wrapped__)
+    restart, begun = symbolic.SpeculationLog.restart, []
+
+    def begin(log: Any) -> None:
+        if begun:
+            kept.cache_clear()
+        begun.append(log)
+        restart(log)
+
+    def backend(graph: Any, given: Any) -> None:
+        raise errors.TensorifyScalarRestartAnalysis if len(begun) == 1 else RuntimeError(TOLD)
+
+    def traced(function: Callable[..., Any], *given: Any, **more: Any) -> None:
+        torch.compiler.reset()
+        begun.clear()
+        with pytest.raises(Exception, match=TOLD):
+            torch.compile(function, backend=backend, fullgraph=True, dynamic=True)(*given, **more)
+
+    monkeypatch.setattr(bytecode, "_cached_cleaned_instructions", kept)
+    monkeypatch.setattr(symbolic.SpeculationLog, "restart", begin)
+    return traced

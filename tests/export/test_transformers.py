@@ -15,6 +15,7 @@ from typing import Any
 
 import devices
 import pytest
+import retracing
 import torch
 import unformatted
 
@@ -372,7 +373,24 @@ def test_a_compiled_model_asks_for_its_mask_without_a_break(
 
 
 @pytest.mark.usefixtures("on_device")
-@pytest.mark.parametrize("told", ["position_ids", "cu_seq_lens"])
+@pytest.mark.parametrize("side", ["left", "nothing"])
+@pytest.mark.parametrize("more", ["", "rope: {layout: half}\n", "layout: packed\n"])
+def test_models_of_two_packages_compile_in_one_process(
+    more: str, side: str, module: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace_twice = retracing.trace_twice(monkeypatch)
+    text = f"{more}mask: [causal, sliding_window: {{size: runtime}}]\nexports: [transformers]"
+    name, (ids, held) = more.partition(":")[0] or "dense", padded(side)
+    packed = {f"cu_seq_lens_{x}": torch.tensor([0, 11, 22]) for x in "qk"} | {f"max_length_{x}": 11 for x in "qk"}
+    given = packed if name == "layout" else {"attention_mask": held} if side == "left" else {}
+    for own in (module(f"{name}_1", text), module(f"{name}_2", text)):
+        model = DECODERS["mistral"].made()
+        own.patch(model) if name == "rope" else model.set_attn_implementation(own.register())
+        trace_twice(model, ids, use_cache=False, **given)
+
+
+@pytest.mark.usefixtures("on_device")
+@pytest.mark.parametrize("told", ["position_ids", "position_ids and a cache", "cu_seq_lens"])
 @pytest.mark.parametrize("name", ["llama", "phimoe"])
 def test_packed_sequences_do_not_see_each_other(name: str, told: str, module: Callable[..., ModuleType]) -> None:
     cuts = torch.tensor([0, 3, 9, 12], dtype=torch.int32)
@@ -386,8 +404,8 @@ def test_packed_sequences_do_not_see_each_other(name: str, told: str, module: Ca
     own = (module("packed_causal") if name == "llama" else module("packed_window", windowed)).register()
 
     def call(model: Any) -> torch.Tensor:
-        # beside a cache nobody looks at positions: what is right then comes of the cuts
-        cached = told == "cu_seq_lens" and model.config._attn_implementation == own
+        # beside a cache `eager` looks at no positions
+        cached = told != "position_ids" and model.config._attn_implementation == own
         logits: torch.Tensor = model(ids, position_ids=positions, use_cache=cached, **more).logits
         return logits
 
@@ -592,6 +610,8 @@ CHUNKS = {"local_size": 4, "config": SimpleNamespace(attention_chunk_size=4)}
         ("causal", CHUNKS | {"q_length": 1, "q_offset": 5}, "causal: the model has layers that see chunks of 4 keys"),
         ("packed_causal", CHUNKS, "packed_causal: the model has layers that see chunks of 4 keys"),
         ("packed_causal", {"q_offset": 3, "kv_length": 9}, "packed_causal: a cache takes a spec of the dense layout"),
+        # a static one has room for more, which would be read as keys
+        ("packed_causal", {"kv_length": 9}, "packed_causal: a cache takes a spec of the dense layout"),
         (
             "packed_causal",
             {"mask_function": masking.or_masks(masking.causal_mask_function, BLOCKS)},
@@ -679,11 +699,27 @@ def test_a_compiled_model_tells_of_packed_sequences_by_their_cuts(
         attend(packed)
 
 
-def test_packing_is_refused_by_a_dense_spec(module: Callable[..., ModuleType]) -> None:
+@pytest.mark.parametrize("given", [{"use_cache": False}, {}, {"attention_mask": torch.ones(1, 6)}])
+@pytest.mark.parametrize("name", ["causal", "prefix_lm"])
+def test_packing_is_refused_by_a_dense_spec(
+    name: str, given: dict[str, Any], module: Callable[..., ModuleType]
+) -> None:
     model, (ids, _) = DECODERS["llama"].made(), padded("nothing", 1, 6)
-    model.set_attn_implementation(module("causal").register())
-    with pytest.raises(ValueError, match="causal: position_ids pack sequences"):
-        model(ids, position_ids=torch.tensor([[0, 1, 2, 0, 1, 2]]), use_cache=False)
+    model.set_attn_implementation(module(name).register())
+    with pytest.raises(ValueError, match=f"{name}: position_ids pack sequences"):
+        model(ids, position_ids=torch.tensor([[0, 1, 2, 0, 1, 2]]), **given)
+
+
+@pytest.mark.usefixtures("on_device")
+def test_positions_are_looked_at_once(module: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:
+    model, (ids, _), looks = DECODERS["llama"].made(), padded("nothing", 1, 6), []
+    for name, look in (("causal", "_check_positions"), ("packed_causal", "_cuts_of")):
+        own = module(name)
+        found = getattr(own, look)
+        monkeypatch.setattr(own, look, lambda *given, of=name, found=found: looks.append(of) or found(*given))
+        model.set_attn_implementation(own.register())
+        model(ids)
+    assert looks == ["causal", "packed_causal"]
 
 
 def test_a_name_that_switches_on_other_code_is_refused(module: Callable[..., ModuleType]) -> None:

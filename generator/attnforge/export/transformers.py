@@ -33,7 +33,7 @@ class Transformers:
     passed: tuple[tuple[str, str], ...]  # keywords of `attention` that layers decide on, and their texts
     keywords: bool  # whether some of them are keywords of the model's forward
     moves: bool  # whether keys may be counted from anywhere
-    operands: str
+    operand: str  # what makes an operand of `attention` of a layer's tensor
     result: str
     windows: bool  # whether models may ask for masks that hide early keys
     rotates: bool  # whether q and k may be rotated inside of attention
@@ -54,8 +54,8 @@ def build(spec: Spec, arguments: Sequence[Argument]) -> Transformers:
         passed,
         any(text.startswith("_keyword") for _, text in passed),
         spec.layers.moves,
-        "x.transpose(1, 2).flatten(0, 1)" if spec.packed else "x.transpose(1, 2)",
-        "out.unflatten(0, query.shape[:3:2])" if spec.packed else "out",
+        ".transpose(1, 2).flatten(0, 1)" if spec.packed else ".transpose(1, 2)",
+        "torch.unflatten(out, 0, query.shape[:3:2])" if spec.packed else "out",
         spec.layers.seen != "all",
         spec.rope is not None,
         "decode" in spec.exports,
@@ -98,7 +98,7 @@ def _checks(spec: Spec) -> Iterator[Check]:
         yield Check("dropout", "the layer drops a share {dropout} of the weights, the spec none")
     yield Check('kwargs.get("output_attentions")', "weights are never in memory: output_attentions needs eager")
     yield Check('kwargs.get("cache") is not None', "pages of continuous batching need another attention")
-    picked = 'any(kwargs.get(name) is not None for name in ("indices", "block_indices"))'
+    picked = 'kwargs.get("indices") is not None or kwargs.get("block_indices") is not None'
     yield Check(picked, "the layer picks keys for each query, the spec does not")
     yield Check('kwargs.get("sinks") is not None', "the layer gives its sinks as `sinks`, this reads s_aux alone")
     if not spec.packed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import importlib
+import io
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -945,6 +946,18 @@ def test_copies_and_parts_of_models_get_their_own_attention_back(
         assert torch.equal(each(ids).logits, expected)
         with pytest.raises(ValueError, match="rotated: expected a model that is patched"):
             own.unpatch(each)
+
+
+@pytest.mark.usefixtures("on_device")
+def test_a_patched_model_may_be_saved_whole(rotated: Rotated) -> None:
+    own, calls = rotated("llama")
+    model, (ids, held), file = DECODERS["llama"].made(), padded("left"), io.BytesIO()
+    own.patch(model)
+    torch.save(model, file)
+    file.seek(0)
+    found = [made(ids, attention_mask=held).logits for made in (model, torch.load(file, weights_only=False))]
+    assert torch.equal(*found)
+    assert calls == [True] * 4
 
 
 def test_what_cannot_be_patched_is_refused(rotated: Rotated) -> None:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cdab715fb10e129d
-#   text hash     8eb2b98daf126878
+#   content hash  8ec047809b150bbd
+#   text hash     dc9143dbf32ccac6
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

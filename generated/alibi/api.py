@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3d10abf71706b928
-#   text hash     e62c1510a8a524d9
+#   content hash  5cd21fd9ae2ef217
+#   text hash     f65f18a175afad55
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  22397dae2dd7729c
-#   text hash     39e3b95ee8ac8579
+#   content hash  c2da8ab408b8f3cc
+#   text hash     b277b39cde1d260c
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

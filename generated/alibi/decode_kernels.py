@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  bdcaa1630b44b5d2
-#   text hash     857e16e9d8fdd8c6
+#   content hash  e4d6fd429d31cf3a
+#   text hash     5a96ac98665b39d8
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cc2d22fbdfea8adc
-#   text hash     fdc5eeee79f0f5f1
+#   content hash  ae43413890a3004a
+#   text hash     66824d09f430912e
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  075ebb018f6682cc
-#   text hash     50beb0c37f8fc3e6
+#   content hash  22cbef9f30a0efb1
+#   text hash     381f24ac59ccc277
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d85bff3b26762573
-#   text hash     2cdd0e8452eedada
+#   content hash  fb8f658a0a5628ba
+#   text hash     4eba5ee04e22f505
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7ad5b47a7c63331c
-#   text hash     d25330aac5646e9a
+#   content hash  79a46afae1ef32d3
+#   text hash     f8379b6599f99d25
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  480f7a74f3566891
-#   text hash     80d0ff2aeb3b485c
+#   content hash  1fa71e7dbde264f8
+#   text hash     d410994eb22abe34
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  bc6e1082c64059e6
-#   text hash     76515d94bd17602d
+#   content hash  854494f1505705ca
+#   text hash     aeb1a4acaf9b9ee5
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

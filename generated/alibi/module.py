@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  180e4d703ea180cc
-#   text hash     4fcb3baf5e78df32
+#   content hash  cd6eb507a76a1990
+#   text hash     e35a90e39cfc2c29
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7fb69c9eba10d3fb
-#   text hash     4f410f53ddee2368
+#   content hash  2b8aba44712ae34e
+#   text hash     cde8954913a143c8
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

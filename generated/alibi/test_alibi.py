@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c644a738bdc396a9
-#   text hash     137169866bf22f92
+#   content hash  b27cec1a72db2448
+#   text hash     13887ffef24cccbb
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4fa0cbc9319c4252
-#   text hash     dd7db55cb95c9dba
+#   content hash  6eccc6a7ef3e9bdf
+#   text hash     7b3628752b37578a
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fb91857194af6450
-#   text hash     49c3e9fcb82fa189
+#   content hash  8845bd722c1638c5
+#   text hash     b13fe4fcf2fc3227
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b4ab7e2af29389ce
-#   text hash     8913c1043a6c2f0e
+#   content hash  80bbc20a112ec2df
+#   text hash     68793f0df0cf99b2
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

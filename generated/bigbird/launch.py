@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0380928acf610729
-#   text hash     9e261cb595c6a3dc
+#   content hash  257241154e4e4331
+#   text hash     c82487b4366a5662
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5fd1fb83466106e1
-#   text hash     2464619435a19abf
+#   content hash  046070f2540ddaa7
+#   text hash     657a334c5b19cd9d
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

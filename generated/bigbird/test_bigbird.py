@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  936c7c70b8c43cb9
-#   text hash     c5ed59ae442fa8c3
+#   content hash  76d8cb2fee5b1748
+#   text hash     744f82dde6be807d
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  9f5d2f6599954f04
-#   text hash     5412ec3c1ca81cd6
+#   content hash  790af7f4b618bebf
+#   text hash     1284d57e5b485e19
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  0cd9c1a893fa45a3
-#   text hash     370e14ecfb39d7b0
+#   content hash  928aa049086292b5
+#   text hash     5353b30bae21ea84
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

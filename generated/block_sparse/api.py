@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  07669a804a04f8a4
-#   text hash     c6f41aecc61f00f5
+#   content hash  e49c1b079cd66083
+#   text hash     a3f39cc121f65b7f
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  554df5bf720fc835
-#   text hash     310361686192f708
+#   content hash  8a601598a92776b9
+#   text hash     22f24977f772ca65
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

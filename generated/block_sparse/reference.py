@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  fc58149a12db4f8e
-#   text hash     506d1ce4c817d1ed
+#   content hash  41db4b8ed42361a4
+#   text hash     030de2ac22fd858e
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

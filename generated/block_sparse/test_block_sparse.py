@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  96492ede1d784e26
-#   text hash     17e06843525a92e2
+#   content hash  fe57373a811ff724
+#   text hash     53dfd8024fe4b99a
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

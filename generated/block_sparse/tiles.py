@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e41dd5e6e6c610c5
-#   text hash     836454eb4ff51b90
+#   content hash  6a5c11281d526147
+#   text hash     2a0cdf924702ffe9
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

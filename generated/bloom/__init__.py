@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0e561318d931bfa5
-#   text hash     dbb5347869e99b05
+#   content hash  5197f38346ee93d5
+#   text hash     7681c44ee22322ea
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

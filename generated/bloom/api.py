@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e7bbc8bc7d43623b
-#   text hash     a8bbe55563b267b0
+#   content hash  a932ad7dcccaab3f
+#   text hash     08445240622c1415
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ab01ad532ea73020
-#   text hash     4775aa2565addfe7
+#   content hash  316bb5785a20c2e7
+#   text hash     8a3f195970e73e75
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  cd65a8d2a00c5373
-#   text hash     3065b718526d56b5
+#   content hash  28c17292e5f78aa9
+#   text hash     6731f66f266ef280
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

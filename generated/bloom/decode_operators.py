@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e543a690ccd45d37
-#   text hash     af45f76b0cfdab89
+#   content hash  cfcbc2a07ed66636
+#   text hash     9985063122ea529a
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  32ca05d0c1f2e80e
-#   text hash     986ea5e4cc1b84c6
+#   content hash  e5054dd61260e713
+#   text hash     41ff7c4701aa411e
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9b7a834c4d0932e7
-#   text hash     08d4682a14f58bc4
+#   content hash  93210eb3d408f0f5
+#   text hash     4a9877c641dc3102
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ccf923809f3affd0
-#   text hash     c6df4df8f9c4b76e
+#   content hash  6d33804203567cb8
+#   text hash     ef6ddc79b24d5e69
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

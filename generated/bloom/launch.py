@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3cac9685bce24e85
-#   text hash     4528ff07b7d1700e
+#   content hash  d2453158262e6d64
+#   text hash     2740415092da295e
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

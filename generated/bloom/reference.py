@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  fa57693eeb7f2bd4
-#   text hash     c6af09e7c160adc2
+#   content hash  42aa249085b617ad
+#   text hash     e60219e71476edb3
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

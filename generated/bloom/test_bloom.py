@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  cb19b3f8106321e6
-#   text hash     8921d10f6f47bdf0
+#   content hash  14ccd6b7d21d6f76
+#   text hash     8b3af2dae6058871
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

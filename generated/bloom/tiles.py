@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0ba8e48df58d1c52
-#   text hash     a32c6918898b9588
+#   content hash  a0d799294d80a594
+#   text hash     a44b4e54e21b7026
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

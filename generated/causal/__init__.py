@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4596664946b81880
-#   text hash     a5e185c3a69019a6
+#   content hash  6921297e82b87c7e
+#   text hash     7d5b17d48cdbdaba
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6c6f80ff6c0b86a7
-#   text hash     661ab31f276e6b05
+#   content hash  7be4dd1d43dc6e1a
+#   text hash     ce50c4ea2f47880e
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

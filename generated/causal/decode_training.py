@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  44ca9934604a81ed
-#   text hash     27adac374e3dbf90
+#   content hash  707b90fea4069427
+#   text hash     12f5cd995b3fd945
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2f10f1b930aae29c
-#   text hash     d60da23a66f67f92
+#   content hash  0cae6da204f3ce50
+#   text hash     d5ec052e88b84548
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

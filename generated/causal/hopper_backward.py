@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  221324fac354df73
-#   text hash     ed1c0d74afae3daa
+#   content hash  4ca01bc226c84301
+#   text hash     9415d4f22b2e9188
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

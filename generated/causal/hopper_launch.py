@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  78eab2d463f955cf
-#   text hash     d27b86312d0a9758
+#   content hash  bfe901de8007e5ab
+#   text hash     2fe5a8975fcfe562
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

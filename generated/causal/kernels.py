@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  bfabb48b0134ac46
-#   text hash     392e565c9ad5b1e1
+#   content hash  fcc32e2aa20ae4b1
+#   text hash     5fefa3a6141b1a7a
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1db23da6bf5ebe08
-#   text hash     397aec2cbca001a3
+#   content hash  f5900bb7f712848c
+#   text hash     238547fdc3a4b7ef
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  cf8e99181aeca0a9
-#   text hash     3217f6fe760e0535
+#   content hash  d765b924f9cc4e7e
+#   text hash     9f334fbd38340ec2
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2d9b0d259e95d752
-#   text hash     2e148ce420f42c53
+#   content hash  16fe9f65cd3c2f40
+#   text hash     c4ed15d3bccb108d
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

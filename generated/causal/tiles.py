@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3dedd5ea134547a1
-#   text hash     657a38a90005484d
+#   content hash  921c60ad3e26684c
+#   text hash     31293614f5e0cb21
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

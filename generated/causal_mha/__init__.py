@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0fb7a1a7ee96f3e6
-#   text hash     576b88f8ea8c67f7
+#   content hash  6485f5175b5a51a5
+#   text hash     686fcabd91df7fc9
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5689ca28b661b612
-#   text hash     e0c85fdb58c3c17d
+#   content hash  661cbb6458f2a974
+#   text hash     c9f1d49af0aa6ca6
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ca7753f0a74c061f
-#   text hash     fedc2f519d734c04
+#   content hash  e7a2967ffad57666
+#   text hash     52ecd030a4f5b13e
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

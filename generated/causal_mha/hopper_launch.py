@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  42555dc1d67eaf1d
-#   text hash     2565d6eafaf96f5d
+#   content hash  1d5931c6ba8317fe
+#   text hash     b6fbed99145a0a9c
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

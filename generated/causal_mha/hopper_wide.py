@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  22dfec35084f8fb7
-#   text hash     1eed6af30fbb2a82
+#   content hash  d01d6ccb836b3f56
+#   text hash     0b791234eaec9cae
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2364e93fe90e400a
-#   text hash     22e69355780505cd
+#   content hash  7b4e11427a3c987b
+#   text hash     a8557e36608bbbfe
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

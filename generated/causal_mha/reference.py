@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  bc513e111ac355b8
-#   text hash     48f1d4424ee21d84
+#   content hash  b2977671a6106e57
+#   text hash     d2dfa09fcfbc13bc
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0e553d176711df7b
-#   text hash     b01d213b7faf1821
+#   content hash  f347b07ffaaabd88
+#   text hash     d18614fcab6b1934
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

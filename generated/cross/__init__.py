@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  56b3a0b7a153a67a
-#   text hash     3a1e5352a3c62d04
+#   content hash  3b5fa7b8bb5b38da
+#   text hash     2ed6df7516b965c6
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7a3bd8aa0a36bb04
-#   text hash     7e8dadef2463768e
+#   content hash  3a191f19799a9358
+#   text hash     6c7e6c77e0184c1d
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  76ab17c9a0a6c364
-#   text hash     eeb098809db091bb
+#   content hash  2f4a8495b92bd9b0
+#   text hash     f5f8762b710210bd
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  561cb58aa4137a30
-#   text hash     d99f719af3d73a62
+#   content hash  b9378c218258c19d
+#   text hash     cf2960fe9947a89c
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

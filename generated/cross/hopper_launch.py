@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a44c4fd2c29e3d9c
-#   text hash     c6b9722d110f7689
+#   content hash  5523574cad830491
+#   text hash     263be0867fb126f7
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ef6a4ae88091494b
-#   text hash     348863bb0513f45b
+#   content hash  8935b767d27e9aa4
+#   text hash     2a350e9e524effb3
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a90c3959e03b2ebe
-#   text hash     4373d4b677544389
+#   content hash  6a74d97cf86abed1
+#   text hash     c6e23f36fad584c3
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5e1299033fefe66a
-#   text hash     84b31254b016d4c8
+#   content hash  7f234078d16c3309
+#   text hash     4dc5c97acfd88749
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

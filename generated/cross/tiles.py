@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  530bc0de8f1c4f3f
-#   text hash     c894d5da2e073f6e
+#   content hash  b44708576a0b2c41
+#   text hash     2ab0413f3894806c
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

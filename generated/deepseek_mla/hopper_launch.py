@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  550886e7ea831131
-#   text hash     e2e4905ec3f262cb
+#   content hash  f77cff620912c312
+#   text hash     5de4d00c785c05ea
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  3ada6ff17b71ca89
-#   text hash     8175a1924b4b7840
+#   content hash  2ffefc729891735d
+#   text hash     f1e48737959ce7f9
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c744e7774632f94f
-#   text hash     91e980bbb9a50a8b
+#   content hash  d49f84ee6f6fa2c8
+#   text hash     231f90787742f537
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e8b7705d03e078cf
-#   text hash     c1bdf77439a0d87d
+#   content hash  f4cdcb2fd79c5a9b
+#   text hash     cf5da4db894a9148
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  078520908803c90b
-#   text hash     9913d24c958033e8
+#   content hash  64242dd11eabbc70
+#   text hash     9f07fc1cce047a94
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -78,14 +78,17 @@ def attend(
         raise ValueError(f"{SPEC}: weights are never in memory: output_attentions needs eager")
     if kwargs.get("cache") is not None:
         raise ValueError(f"{SPEC}: pages of continuous batching need another attention")
-    if any(kwargs.get(name) is not None for name in ("indices", "block_indices")):
+    if kwargs.get("indices") is not None or kwargs.get("block_indices") is not None:
         raise ValueError(f"{SPEC}: the layer picks keys for each query, the spec does not")
     if kwargs.get("sinks") is not None:
         raise ValueError(f"{SPEC}: the layer gives its sinks as `sinks`, this reads s_aux alone")
     if kwargs.get("cu_seq_lens_q") is not None:
         raise ValueError(f"{SPEC}: cu_seq_lens_q packs sequences: this takes a spec with layout: packed")
-    q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+    q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
     rows = _rows(attention_mask)
+    if "k_starts" not in rows and _count_all(kwargs.get("position_ids"), query, key):
+        # beside a cache, `mask` is told nothing of them
+        _once(_check_positions, kwargs["position_ids"])
     given = dict(scale=scaling)
     out = attention(q, k, v, **rows, **given)
     return out, None
@@ -153,8 +156,21 @@ def _neighbours(mask_function, batch_size, kv_length, device):
     """Whether a query sees the key before its own, and whether the one before sees its key: (B, kv_length - 1) both."""
     entry, here = torch.arange(batch_size, device=device)[:, None], torch.arange(1, kv_length, device=device)[None]
     head = torch.zeros((), dtype=torch.int64, device=device)
-    seen = (mask_function(entry, head, q, k) for q, k in ((here, here - 1), (here - 1, here)))
-    return tuple(x.expand(batch_size, kv_length - 1) for x in seen)
+    before, after = mask_function(entry, head, here, here - 1), mask_function(entry, head, here - 1, here)
+    return before.expand(batch_size, kv_length - 1), after.expand(batch_size, kv_length - 1)
+
+
+def _count_all(positions, query, key):
+    """Whether they are those of all queries and keys; a compiler looks at none."""
+    if not isinstance(positions, torch.Tensor) or torch.compiler.is_compiling():
+        return False
+    return positions.dim() == 2 and query.shape[2] == key.shape[2] == positions.shape[1] > 1
+
+
+def _check_positions(positions):
+    """An error if some are not behind the one before, where the next sequence begins."""
+    told = f"{SPEC}: position_ids pack sequences: this takes a spec with layout: packed"
+    _check((positions.diff() > 0).all(), told, _may_wait(positions.shape[1], positions.device))
 
 
 def _may_wait(q_length, device):
@@ -220,29 +236,30 @@ def _are_columns(attention_mask):
     return numbers and attention_mask.dim() == 4 and attention_mask.shape[3] == 1
 
 
-LAST = {}  # the mask of the last call and its columns: layers hand on the same one
-
-
 def _numbers(attention_mask):
     """The columns of what `mask` made."""
     if torch.compiler.is_compiling():
         return _unbound(attention_mask)
-    last = LAST.get("mask")
-    if last is None or last[0] is not attention_mask or last[2] != _version(attention_mask):
-        last = LAST["mask"] = attention_mask, _unbound(attention_mask), _version(attention_mask)
-    return last[1]
-
-
-def _version(x):
-    """How often a tensor was written to; 0 where nobody counts."""
-    return 0 if x.is_inference() else x._version
+    return _once(_unbound, attention_mask)
 
 
 def _unbound(attention_mask):
     if not _are_columns(attention_mask):
         got = getattr(attention_mask, "shape", type(attention_mask).__name__)
         raise ValueError(f"{SPEC}: expected no ready mask, but a 2-D attention_mask of the model, got {got}")
-    return tuple(x.contiguous() for x in attention_mask[:, :, 0, 0].unbind(1))
+    # each of them in one piece
+    return attention_mask[:, :, 0, 0].T.contiguous().unbind()
+
+
+LAST = {}  # by what made them: the tensors of the last call, and what became of them
+
+
+def _once(make, x, *more):
+    """What is made of a tensor, made anew only for another one, or where it was written to."""
+    last, version = LAST.get(make), 0 if x.is_inference() else x._version
+    if last is None or last[0] is not x or last[1] != (version, *more):
+        last = LAST[make] = x, (version, *more), make(x, *more)
+    return last[2]
 
 
 # types of models of which some layers ask for attention by its name, and others make it themselves

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  c8eb6adfd35514f5
-#   text hash     fd988976539c300c
+#   content hash  3830af3a74ec8681
+#   text hash     96e14234afe41538
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Multi-head latent attention with its projections absorbed; keys of 512 latent and 64 rotated columns, values the latent ones.
 

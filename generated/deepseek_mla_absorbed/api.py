@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  95e73c3cac88db63
-#   text hash     5318dfbdbfef1eb0
+#   content hash  b7aa427ffda97d46
+#   text hash     dc40318d9d38ad72
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  277fbc190866df16
-#   text hash     16c669c51b15c6c1
+#   content hash  b035785a0b4d6b60
+#   text hash     63da20771b890fe0
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  7868bab97216e299
-#   text hash     226b5cd3ba3e2a89
+#   content hash  ac880fd6be10f8d0
+#   text hash     2d6b5d4d6d5b74f0
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  5e9cc3334ea66fd4
-#   text hash     2e951b2f135d3262
+#   content hash  459885bcdf96930b
+#   text hash     e71db5972375989c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d7aaabc308744d1f
-#   text hash     d5e7c28bb7ac2906
+#   content hash  acb8bad5813be6da
+#   text hash     8e7d191e17f7034e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

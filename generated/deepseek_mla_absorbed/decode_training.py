@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  acb419d82a0f6a8d
-#   text hash     54881915b21594b5
+#   content hash  2c565d7cd6b4a1a0
+#   text hash     16b538d90dcf1fcc
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  5e32de2effffe96c
-#   text hash     ff5d0e684eb8c110
+#   content hash  944f7f9ff3aae2e2
+#   text hash     00d0143e181d136c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Multi-head latent attention with its projections absorbed; keys of 512 latent and 64 rotated columns, values the
 latent ones.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  67ede780c3e814d7
-#   text hash     cd35da72a896a3c6
+#   content hash  ed47abaff8743a22
+#   text hash     5aba779b4c475035
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  ee6016694d8f6f2e
-#   text hash     f5c4bf3a1f3619a5
+#   content hash  4233e53c71d4bd0a
+#   text hash     fb1bb4c0ccfa2a0e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  585d5bd24533e5be
-#   text hash     4803b70847e382eb
+#   content hash  cf5fb9a97cc999dc
+#   text hash     eb9b31ec6ebaec6f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3ecccbbd729c41f6
-#   text hash     b55eab4b413d6d2d
+#   content hash  bce6fa764eeeb147
+#   text hash     40a0af50a30ea518
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  693ffdb10f97ce0a
-#   text hash     482822e80f42dae5
+#   content hash  21a45a1a611b423a
+#   text hash     acffae829f7849f5
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  683a418dc665b1bb
-#   text hash     3f17859400756ee3
+#   content hash  6a6d4c034560a5b0
+#   text hash     542a395aea41719a
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

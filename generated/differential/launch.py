@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1773a2563c493f5d
-#   text hash     5c2b19ceea74191c
+#   content hash  194b43d4ac722384
+#   text hash     1066d1a3046efbfb
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

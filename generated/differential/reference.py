@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d1c000610b2b8f9f
-#   text hash     efe8cb85ed99958e
+#   content hash  82d7729e1b3b77e4
+#   text hash     aacc799a167e0f05
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

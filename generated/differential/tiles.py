@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  7d00e186bf6f5ac0
-#   text hash     7ca37cf5891daf1c
+#   content hash  9c9cc18569069f1d
+#   text hash     01884c4c12a8d315
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

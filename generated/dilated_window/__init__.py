@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  76aede6cbe4803d9
-#   text hash     6e0775e466892c30
+#   content hash  d6676b858ef4f594
+#   text hash     2fafdae57fd43a3f
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

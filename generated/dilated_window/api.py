@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8cac531911d4393a
-#   text hash     9c78372ddc1c7c72
+#   content hash  7d05fa1e0ca9fbd7
+#   text hash     ee84313d33c21e4d
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c3832508cedf691d
-#   text hash     bf55affcf8871a84
+#   content hash  08cfb07cd096a6fa
+#   text hash     373eeefbb291c262
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e54437423933dee6
-#   text hash     a860e467c2682bc0
+#   content hash  c2b614e26aeb26e2
+#   text hash     890b263527c24e19
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

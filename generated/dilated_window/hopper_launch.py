@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  609f2a8e30fab438
-#   text hash     172771a39d10f350
+#   content hash  05a1d1f456510616
+#   text hash     c81bd2ea21285898
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  bbc4189194e51eb9
-#   text hash     018a8ad7da42ff88
+#   content hash  f466af30230503d2
+#   text hash     07c1806f0768c9d8
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

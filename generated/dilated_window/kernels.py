@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  12802a33da2dc6b3
-#   text hash     e812fe063ad0b066
+#   content hash  c6b4226b489b3739
+#   text hash     094643472db940a9
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

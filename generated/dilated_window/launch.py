@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4e153d213e70b36f
-#   text hash     8f4bf3723528f604
+#   content hash  afd0d0f5fe0dd866
+#   text hash     1d23e1a5bd9fac10
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

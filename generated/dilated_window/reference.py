@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  abee41199ea2af19
-#   text hash     4b8990cfd2c7371d
+#   content hash  d4b68bcf5b7f5537
+#   text hash     4f6b743d3b7228e5
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b425ade908451cae
-#   text hash     8cbd84146655883d
+#   content hash  cbf17d735c4a73dc
+#   text hash     fc169075cf810bf4
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  63cf87f13bc1fc61
-#   text hash     79511038bfb5c69e
+#   content hash  b9fdead6496839e5
+#   text hash     9eb58cad0af8e26e
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

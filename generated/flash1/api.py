@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  4a09bcf86fd3211e
-#   text hash     6c1ad5976478a435
+#   content hash  a4373298cca1abbf
+#   text hash     c9ebbefe6d55b41e
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

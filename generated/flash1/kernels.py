@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  9bc1599717e2f6eb
-#   text hash     5947211d32f2b6d3
+#   content hash  9add7569171beb4d
+#   text hash     5a9e4f916a1ccf1d
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ea118a84d4309de3
-#   text hash     639e07bda793db17
+#   content hash  891d2d6c91976003
+#   text hash     5f223168b40965f0
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b16a2b3579984ce5
-#   text hash     fc50d2bc7accb697
+#   content hash  3a071e3cc7bdb268
+#   text hash     c4da594e6bcc858d
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

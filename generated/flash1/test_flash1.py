@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c929a3c0273410ce
-#   text hash     2d9d36787f82cac6
+#   content hash  35e18fa53868ea8a
+#   text hash     f38ff23571a990cf
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

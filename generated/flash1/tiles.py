@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  500db550a2e41bca
-#   text hash     3fb9c22d85d66c95
+#   content hash  c0c1052708bdba67
+#   text hash     3ef8779a263357e3
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  0ab88a0cfcf743aa
-#   text hash     b48ae375d0f644c5
+#   content hash  d376194b9d41f7d9
+#   text hash     1ce17a7adc70f590
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

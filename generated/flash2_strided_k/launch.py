@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  38a7bca4ec6fbd0d
-#   text hash     cf475d3efd0a5427
+#   content hash  d297a5549be2c7e5
+#   text hash     850a00fdb1330027
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  4bba366e4b199b21
-#   text hash     facd359873d8cc62
+#   content hash  beb2f37413e0f452
+#   text hash     0feaa3d2119dbe62
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  64630b2c9b53de80
-#   text hash     33bc5a663bd3c988
+#   content hash  d908332ac13fa028
+#   text hash     f812e9d891e44271
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

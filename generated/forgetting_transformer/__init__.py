@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  96e11a51f0836da9
-#   text hash     e6515c1fbe676d02
+#   content hash  57c15bb227523bf3
+#   text hash     c547b0eca9ca347b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8ea493c1c93b3913
-#   text hash     641b4e0897277677
+#   content hash  24d4ca1d44a768b3
+#   text hash     a9b662a90c45240b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

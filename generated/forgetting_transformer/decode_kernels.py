@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2062f95f8357fd20
-#   text hash     44701024b2302afb
+#   content hash  4d97c189e236e1fd
+#   text hash     c314a0112c03c28c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

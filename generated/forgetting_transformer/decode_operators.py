@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  c7f2ff03d7e460f5
-#   text hash     91c1250190def228
+#   content hash  49fb52933bae0bd4
+#   text hash     d5e1458bef7d7e88
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a9e2ad80fe7d9fa9
-#   text hash     b2020af191759824
+#   content hash  61c59f1cf6dd213a
+#   text hash     2f9f7220ac860c62
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3432c96be9afcee6
-#   text hash     3cb93f2507a6300f
+#   content hash  e8057662901a8892
+#   text hash     f1149c6c0b2e8fc6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

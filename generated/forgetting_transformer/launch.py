@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  cdb23f74c48d009d
-#   text hash     daa6c2f67ea6a3c7
+#   content hash  a5e46d8f02d5188a
+#   text hash     8d0860f750615105
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

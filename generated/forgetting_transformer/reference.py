@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3d105acd558bba1a
-#   text hash     802d92be7a2fbbc5
+#   content hash  da6a04e5e237c054
+#   text hash     b7ede6f10b6459cb
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  34273fa01f769877
-#   text hash     1c2bdcb46ae17213
+#   content hash  eeebc8e4f1e89069
+#   text hash     4dc6dfbc1eaf07e4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

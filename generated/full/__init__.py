@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4864d4ce83fdd90a
-#   text hash     d4408a1a709b257e
+#   content hash  2e21fe3aa12bd9f1
+#   text hash     bbb31f6845efa787
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

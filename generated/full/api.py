@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d5353e56f1aaf44f
-#   text hash     a8834609e3262dbb
+#   content hash  f5f76715a4f63bb6
+#   text hash     4aa884d559e6666f
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

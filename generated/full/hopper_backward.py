@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  9a7fa64bd8697cbd
-#   text hash     0da3d1ee3790d7f8
+#   content hash  eaef9ad18415143e
+#   text hash     410d76f42a48a5ea
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2736200c1606c41d
-#   text hash     79ec6c60340c9ef5
+#   content hash  313a9c21d28102db
+#   text hash     88e8d461151e6469
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7fbc91c3d4932ff2
-#   text hash     b253df8849053935
+#   content hash  d5fb64bbe4188ef1
+#   text hash     1acc59ad557bd655
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e88d2103cd12df5a
-#   text hash     ad3c65d900bf7e52
+#   content hash  d2665bf51af8e062
+#   text hash     896f8b5179b16e2b
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  53470cfeb9d1a169
-#   text hash     8cdb9c5e16782733
+#   content hash  139fc32ffb2b55ea
+#   text hash     ff56602637328d28
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

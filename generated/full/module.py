@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8b9f6a38ac647dae
-#   text hash     6cc3a0e7cf2ff3b6
+#   content hash  850fd5baf7e45dc1
+#   text hash     e165efbafae26e1f
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e6cc4ceaa841699c
-#   text hash     574f16003028235e
+#   content hash  45b550b8bcad78e5
+#   text hash     3fe684248738ae56
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  724bbfd34025bb1d
-#   text hash     d448d4d9145f6fe6
+#   content hash  c0fb3435926c7a41
+#   text hash     e5ac84e88b40f59c
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ab226d6c2c8668a5
-#   text hash     56a3eaf57e6a1c91
+#   content hash  e5cf7ecab161cdfd
+#   text hash     a15cced0988e07a1
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -75,13 +75,13 @@ def attend(
         raise ValueError(f"{SPEC}: weights are never in memory: output_attentions needs eager")
     if kwargs.get("cache") is not None:
         raise ValueError(f"{SPEC}: pages of continuous batching need another attention")
-    if any(kwargs.get(name) is not None for name in ("indices", "block_indices")):
+    if kwargs.get("indices") is not None or kwargs.get("block_indices") is not None:
         raise ValueError(f"{SPEC}: the layer picks keys for each query, the spec does not")
     if kwargs.get("sinks") is not None:
         raise ValueError(f"{SPEC}: the layer gives its sinks as `sinks`, this reads s_aux alone")
     if kwargs.get("cu_seq_lens_q") is not None:
         raise ValueError(f"{SPEC}: cu_seq_lens_q packs sequences: this takes a spec with layout: packed")
-    q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+    q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
     rows = _rows(attention_mask)
     given = dict(scale=scaling)
     out = attention(q, k, v, **rows, **given)
@@ -184,29 +184,30 @@ def _are_columns(attention_mask):
     return numbers and attention_mask.dim() == 4 and attention_mask.shape[3] == 1
 
 
-LAST = {}  # the mask of the last call and its columns: layers hand on the same one
-
-
 def _numbers(attention_mask):
     """The columns of what `mask` made."""
     if torch.compiler.is_compiling():
         return _unbound(attention_mask)
-    last = LAST.get("mask")
-    if last is None or last[0] is not attention_mask or last[2] != _version(attention_mask):
-        last = LAST["mask"] = attention_mask, _unbound(attention_mask), _version(attention_mask)
-    return last[1]
-
-
-def _version(x):
-    """How often a tensor was written to; 0 where nobody counts."""
-    return 0 if x.is_inference() else x._version
+    return _once(_unbound, attention_mask)
 
 
 def _unbound(attention_mask):
     if not _are_columns(attention_mask):
         got = getattr(attention_mask, "shape", type(attention_mask).__name__)
         raise ValueError(f"{SPEC}: expected no ready mask, but a 2-D attention_mask of the model, got {got}")
-    return tuple(x.contiguous() for x in attention_mask[:, :, 0, 0].unbind(1))
+    # each of them in one piece
+    return attention_mask[:, :, 0, 0].T.contiguous().unbind()
+
+
+LAST = {}  # by what made them: the tensors of the last call, and what became of them
+
+
+def _once(make, x, *more):
+    """What is made of a tensor, made anew only for another one, or where it was written to."""
+    last, version = LAST.get(make), 0 if x.is_inference() else x._version
+    if last is None or last[0] is not x or last[1] != (version, *more):
+        last = LAST[make] = x, (version, *more), make(x, *more)
+    return last[2]
 
 
 # types of models of which some layers ask for attention by its name, and others make it themselves

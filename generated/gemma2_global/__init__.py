@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  650808a7621365a9
-#   text hash     f880dbeb990e48dd
+#   content hash  9918a0ddc48d7766
+#   text hash     d1e17cf1acd85e3a
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

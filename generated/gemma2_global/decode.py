@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c7e2c0b83aa3e0fc
-#   text hash     197c1647320fc3a7
+#   content hash  ddfa146c94050344
+#   text hash     6cbc59ee0b0aef8b
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

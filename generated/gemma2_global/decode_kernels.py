@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0e3a707e33d56133
-#   text hash     6ec7427e999fc870
+#   content hash  08bf24d3d57946f2
+#   text hash     c6be7ca3983aa0ed
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f40586f423c2b8ff
-#   text hash     c209aeff2c39d75f
+#   content hash  afa09c663d8c6540
+#   text hash     3efcc859ae255685
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

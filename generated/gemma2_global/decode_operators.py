@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4d68041794ebb6ed
-#   text hash     718fb973f5d6cbf2
+#   content hash  66aa48416bd599d8
+#   text hash     1a5a6e40b24e63e8
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7bac0e43ea9ea510
-#   text hash     878a47359ca15c82
+#   content hash  97bdc723d32fc77d
+#   text hash     646eabc574c50526
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

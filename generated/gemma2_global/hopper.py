@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  02c94206da5ccdca
-#   text hash     464493f7def2b991
+#   content hash  62af3f88dce29283
+#   text hash     77b662723869408f
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

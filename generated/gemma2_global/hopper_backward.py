@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  289369465ffb5369
-#   text hash     778f0aaac37e65b5
+#   content hash  42fe90d1028d80b0
+#   text hash     90b752fcf70b1068
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

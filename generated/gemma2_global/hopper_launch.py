@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1d425ef61dbd4e45
-#   text hash     8da75db603da7e10
+#   content hash  fc382f2252be7c8c
+#   text hash     65a9a39b7682301e
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b139625b14ea686e
-#   text hash     71852fa2b70557af
+#   content hash  4f25dd3e6b2e1454
+#   text hash     a8911022c130cd52
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d94b9ed6a8dbbda2
-#   text hash     3133f7b2fec9de45
+#   content hash  2faffe8363bf87aa
+#   text hash     a1f50bd64b27fbca
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e1badfef594fd4d0
-#   text hash     ebfb9ff4c79328ad
+#   content hash  ab8c340f79ccf9cf
+#   text hash     8d0c61bdc132aa68
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

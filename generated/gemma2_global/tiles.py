@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  efa3821074575d13
-#   text hash     720934adf654601f
+#   content hash  5ad93df011204ea0
+#   text hash     50a867539842880a
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d8f7ff13ea174991
-#   text hash     e6bae4ddb5bfc05a
+#   content hash  ae04cc585eff09a1
+#   text hash     beaecffff19f7fab
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  24fd24ecf7de8d85
-#   text hash     31bcf3315759fb0d
+#   content hash  3aad1790af224a08
+#   text hash     2edcbf626eeddc7c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

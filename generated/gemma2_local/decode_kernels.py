@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d8d59b7b1604f1a3
-#   text hash     95fc7ae9aaf79f72
+#   content hash  60ca4509d25fba52
+#   text hash     c9f25f63e6bb9556
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

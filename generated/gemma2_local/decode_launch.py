@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0e1518d72a494b7c
-#   text hash     80b73624b50a4564
+#   content hash  86f524c8dbde8218
+#   text hash     f5527854b451d3c4
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

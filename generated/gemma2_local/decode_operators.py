@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5577edfdd7bd09a4
-#   text hash     d807e660f46350da
+#   content hash  cdd9fb63ba129195
+#   text hash     2df2ddb154402819
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ce03d6a760624707
-#   text hash     086c3aaa6641e514
+#   content hash  a5c072d468eed1c1
+#   text hash     342efdce402c2524
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  627f319d889ee549
-#   text hash     4be7d6f7d3ba219d
+#   content hash  69be137f973ed029
+#   text hash     a8ae4c8fb41f8da5
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

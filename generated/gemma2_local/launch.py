@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  946a652f5b4dc770
-#   text hash     57d4d87e3bd2e700
+#   content hash  b212b4c1430b5e9b
+#   text hash     ad56cb9906e3ef86
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2bc822cc049fb10d
-#   text hash     1cfbc2db26dc84bf
+#   content hash  462a305f9291531d
+#   text hash     7223eff4c67d790b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f2f793fad6e14df1
-#   text hash     f8be53fc1f4d8a8d
+#   content hash  57abee4707c15829
+#   text hash     49968f52d651f87b
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

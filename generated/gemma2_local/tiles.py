@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  dcb64848c5c8bf67
-#   text hash     69b2509956d88778
+#   content hash  59825ebd57a80ce3
+#   text hash     cf0708ec7a6fe238
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  68b2eb5f5c09b5d3
-#   text hash     d9bac47825e51eb3
+#   content hash  edc4eb80e3233ebb
+#   text hash     fd4b77a1d3878364
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d06c4015bc49774b
-#   text hash     2f50f7ed13c2abb4
+#   content hash  84a523351425ad61
+#   text hash     703e3f41c102a9eb
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  74bd28b6bdda28e6
-#   text hash     58c16765345c7978
+#   content hash  e239ffadbb99052e
+#   text hash     4b7acdccd787ee8d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

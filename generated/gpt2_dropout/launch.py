@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0c655e7018209d17
-#   text hash     4fcb2ef7f60d9809
+#   content hash  ff8790a565cc2226
+#   text hash     7dd8c89beb95e2ab
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  360d3e1846121a78
-#   text hash     bf5e697b1a62d97c
+#   content hash  8d7cdf7e2a74638b
+#   text hash     e6ae90f9801c413e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ee17a4c931332182
-#   text hash     f587dcab7441a8de
+#   content hash  8b782066dd193edf
+#   text hash     5b711afc2a5b9d4d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

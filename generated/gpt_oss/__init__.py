@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b7186f229e0341e9
-#   text hash     a3650800e6cd4b96
+#   content hash  dae6d1593a5593d4
+#   text hash     ae6a137baf215875
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  02754f083a179147
-#   text hash     6897cf5a98c7a7eb
+#   content hash  59ff767788696db7
+#   text hash     fb10a7cbd1f0123e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  48114f350c27ef99
-#   text hash     712b18b87bbe2f73
+#   content hash  0aca58c599ecd383
+#   text hash     0ec36b13544c6a63
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  cee814a850c0d081
-#   text hash     057a3c424e3e46ea
+#   content hash  3234a3dd826ad539
+#   text hash     dd7afbb802ada335
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4a5a0b0785ee5bce
-#   text hash     17ff628d1beee229
+#   content hash  ab5e04a027ae03dc
+#   text hash     469fd88bb6052cd2
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bec321ea78ef1192
-#   text hash     47b722cb2028c3c2
+#   content hash  be15629980d992bf
+#   text hash     92d12997a0e9f293
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

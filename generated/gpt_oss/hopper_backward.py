@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b81a16bbdbdb1ab9
-#   text hash     210863db3d50f052
+#   content hash  40d81b49b154e7f0
+#   text hash     07b8d3dc6d583fc0
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  53d75eb71caa1582
-#   text hash     32693c4e82cd8c61
+#   content hash  cc2dcc0c14b6eeb8
+#   text hash     6b864c1680083f68
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7f6025f9cd26adff
-#   text hash     a704ba050dad1bdf
+#   content hash  85f0f4cbd6e67c09
+#   text hash     3453f403b7e7fd47
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

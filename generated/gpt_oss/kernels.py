@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0f9b78960ae1840b
-#   text hash     5c3d586bb90ffa5c
+#   content hash  ed2bad1adad217c7
+#   text hash     fb62aab8f18c5b90
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

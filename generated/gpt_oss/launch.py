@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  008b5b5db0548bc5
-#   text hash     a3918dc9cb027b47
+#   content hash  b81f91b0f6e9069b
+#   text hash     dd0541f987f8bb30
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c9bfbfe452840570
-#   text hash     fce4bf5c4c6f4d79
+#   content hash  ea128cf9ad964e32
+#   text hash     77d3d78150377a6b
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  57e8354eb127d7cf
-#   text hash     8730986479e16c62
+#   content hash  e020edf6b293b2b6
+#   text hash     45066ca7419b9380
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

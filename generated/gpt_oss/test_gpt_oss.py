@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b035665bba64d3a3
-#   text hash     58ece636fe494b10
+#   content hash  a14cc3eeeb888cc8
+#   text hash     e651c9c508d8105e
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  fb7f9860f932f1c7
-#   text hash     5341fb6888b14d01
+#   content hash  ede4652efba220b7
+#   text hash     ee928e620f28c928
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

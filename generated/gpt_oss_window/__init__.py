@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  1fe020a958feeb00
-#   text hash     be2c1aa2b4dc78cc
+#   content hash  3a664b23be6cc84f
+#   text hash     080940a9c8283e01
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

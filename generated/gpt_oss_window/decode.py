@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  382d0ab91259409b
-#   text hash     a21640f27b503503
+#   content hash  f2c32bd77a6ce089
+#   text hash     2a592bf88a8d8c64
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  1677074678193437
-#   text hash     0d0fbb3d34dc2af3
+#   content hash  86826b94360b58cc
+#   text hash     fde7fc886e76bbfd
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

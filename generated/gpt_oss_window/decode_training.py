@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b991f41a3261da58
-#   text hash     f118af97a33991b3
+#   content hash  ac48bac7791bcaf6
+#   text hash     4c25a16ccab1631b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6d697c7f772af175
-#   text hash     5bbc203ce5f74505
+#   content hash  cb12331f3bbb65d7
+#   text hash     a977de1afef9668f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

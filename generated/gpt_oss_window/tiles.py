@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  42ea225dc23f47a0
-#   text hash     ac122973b56d10fd
+#   content hash  a5da2385b0de5fdd
+#   text hash     1683634e73f2b1f0
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f7a47dd8c7c51a4f
-#   text hash     f6908a73a08ff3d2
+#   content hash  7aa42f041f3c6144
+#   text hash     5940ab0aecd74463
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

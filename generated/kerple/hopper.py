@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4f97031db6805c47
-#   text hash     06940f485f3b3e5f
+#   content hash  65c735c5f099af07
+#   text hash     254b1e95b9ff653c
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

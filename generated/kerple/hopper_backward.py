@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  090eefd4d0f86efd
-#   text hash     0ea260e676907c80
+#   content hash  e4dbcf3aaf399ae1
+#   text hash     e934ec8feb69c626
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

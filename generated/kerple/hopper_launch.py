@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c6623bdf99d1b977
-#   text hash     bbb4c67f2d94851d
+#   content hash  b2aa908ce5ae4423
+#   text hash     581df1f5af99edef
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

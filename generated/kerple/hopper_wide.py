@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  1c3e35ad98961965
-#   text hash     3a89aa93dbaab1e2
+#   content hash  61b8196f771af370
+#   text hash     7e0a056ed7fad44d
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

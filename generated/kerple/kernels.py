@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  75732d30c45ed140
-#   text hash     f723c7e44c774328
+#   content hash  6cfea942b12af002
+#   text hash     072aa4432a5bd672
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

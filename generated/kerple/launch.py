@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0396f0fbe913d91b
-#   text hash     7f49c6e80933b925
+#   content hash  6e5df4f6de4c5ea2
+#   text hash     28fd39d5de18bf5a
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

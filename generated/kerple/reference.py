@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7a142ff3bb2bfcdf
-#   text hash     760f9395aaa30c1a
+#   content hash  a9c795d7c8229690
+#   text hash     30e4e54dc916402f
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

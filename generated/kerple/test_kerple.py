@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a626d3aabf827533
-#   text hash     bb1bc9a01d277142
+#   content hash  a2f1ce9684a8c490
+#   text hash     ee57db76939e7e89
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2f7e7d5b7e80e596
-#   text hash     55753fbb737f344a
+#   content hash  30e8abc670ec5909
+#   text hash     288f81f45799a770
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  283a933f212a75ed
-#   text hash     25dee21477a5f394
+#   content hash  05949ba3f0e5eb85
+#   text hash     43c3fb5d245c5bf7
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

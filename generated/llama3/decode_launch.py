@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a5c2903fc7ad18c7
-#   text hash     5ccd6e7dafed0172
+#   content hash  032b8a20aa9712c8
+#   text hash     b31b98fe648ffb31
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4e28428f7c821e25
-#   text hash     f05d9d367b84ab65
+#   content hash  95ba06cf69aea7f1
+#   text hash     ffd17a14b7074ed9
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ac51198ddc0d27fc
-#   text hash     f533426bdd4e2799
+#   content hash  43cf88033f254a6a
+#   text hash     11eb89a6284adfcc
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

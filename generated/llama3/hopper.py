@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6d946e4aff492663
-#   text hash     e23ab61581304027
+#   content hash  a3e3125d66893a0f
+#   text hash     718d3ec216299e47
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

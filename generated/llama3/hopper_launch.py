@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4c2d4febd02e82cb
-#   text hash     dae9d3be78242dea
+#   content hash  6dda70758ea5d692
+#   text hash     7f8ae3fc721795c5
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

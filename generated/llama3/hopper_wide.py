@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1b2d06c339d2223a
-#   text hash     076728094d7fe07a
+#   content hash  0ffd527491d54a8d
+#   text hash     848ba8e7992103e0
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  494bf38e270e8091
-#   text hash     dec0444fca925837
+#   content hash  88431988ee44df5b
+#   text hash     f28b60941037f7b2
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

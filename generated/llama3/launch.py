@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  71f1ac4779b21fe2
-#   text hash     3aef7f7ccb9613a6
+#   content hash  8695f1ef55ee4c91
+#   text hash     1c962d6ed0eb5064
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1f48f325b0234098
-#   text hash     27ca0bd665a1ca5b
+#   content hash  80fa5070225747f5
+#   text hash     d22f22f48282697b
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  45967094ece4b948
-#   text hash     dbcbb539633e32e4
+#   content hash  e96fbfb9eef1ecb7
+#   text hash     d98b37688147ebb4
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f217fa39d2e6ade8
-#   text hash     2b1c70f535c605b6
+#   content hash  d60cc2887b5ce705
+#   text hash     3a9a69926a5ea1d1
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  dd19f957789ff6d2
-#   text hash     b0c80141f2904712
+#   content hash  c9da161b53cfa55c
+#   text hash     08708d433f14a934
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  541055978d859941
-#   text hash     03d44c9215572ac4
+#   content hash  521f732946d7b6f5
+#   text hash     da1815da9145b6c6
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ef7301e07d43361a
-#   text hash     34072744a320ba29
+#   content hash  e505980a8a620526
+#   text hash     3819d35d9b45d668
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

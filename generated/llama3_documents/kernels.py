@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  663b60e488bede31
-#   text hash     8f91ef99aadf2baa
+#   content hash  c1fb9bd30888cfcc
+#   text hash     2646b8dc7be074a9
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

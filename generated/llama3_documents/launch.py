@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  21e60be67d7ac46f
-#   text hash     140e7b8492c2bd16
+#   content hash  19e5f8058e63d482
+#   text hash     e0eededad99789fd
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e289fb068097b856
-#   text hash     ee0c0e887332e4ff
+#   content hash  455bfb8640f94852
+#   text hash     2e23fbcf4f2171c9
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3f0d50234e0fc856
-#   text hash     b858090ec0e06015
+#   content hash  ae2815d410c38df5
+#   text hash     935bb33a22467f9e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

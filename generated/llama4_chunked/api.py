@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  323bc0f42ebdf0c8
-#   text hash     395d32a68dfa0c67
+#   content hash  7020cae197776c24
+#   text hash     3bc2e223cb2db8c7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

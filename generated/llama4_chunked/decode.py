@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a65921bff963e0a6
-#   text hash     1424f01a31594872
+#   content hash  a260226bc5c56a23
+#   text hash     8b308ee518725803
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  cc54f9b00174d7d4
-#   text hash     396ef4f5865e07b2
+#   content hash  adacf93be2d955f4
+#   text hash     a6a94ae6c493086c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

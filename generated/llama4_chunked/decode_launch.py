@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  97f06b527e2de133
-#   text hash     64217f8f3d9bc606
+#   content hash  29595e3fd699a3cf
+#   text hash     9d383a7f348ee4cb
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

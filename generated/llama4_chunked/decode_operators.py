@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  cf67a4defc869adb
-#   text hash     e4f46abba74092ab
+#   content hash  5ff2be7ae44cda8c
+#   text hash     3a64404c8ec4f2f1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  89eb533d91fdc7c3
-#   text hash     5490fc31626cd096
+#   content hash  dab2c9bb70036969
+#   text hash     14dc5eb895f2dfd9
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1f6667979710cc7c
-#   text hash     b1492cf142f0ded1
+#   content hash  c656acbb9c111add
+#   text hash     20d23a359033dd1f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

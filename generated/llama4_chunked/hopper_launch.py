@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8c9d71c853d742e4
-#   text hash     12a298851cdd6293
+#   content hash  d4cecf7943e8bc8a
+#   text hash     7b4ee21fdc97e167
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3703861d5a5e847d
-#   text hash     39c14f11e9d17eb6
+#   content hash  6ecb52e435a0fceb
+#   text hash     0f3e99bf8915e8c2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

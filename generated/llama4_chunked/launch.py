@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5f9a31d14e997057
-#   text hash     b363f1397f4caa48
+#   content hash  352e0ea536ff1236
+#   text hash     e852f395cadeb616
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2a7b0e7d1d235f92
-#   text hash     30deb0816f32f7c1
+#   content hash  6e188b0aca818744
+#   text hash     47d4532f74d1b7f9
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

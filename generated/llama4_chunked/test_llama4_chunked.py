@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  cdeb26be433a106f
-#   text hash     1e2085f3b4b59dd5
+#   content hash  0b79ea35d8c96fb1
+#   text hash     51a611fb54fbc258
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

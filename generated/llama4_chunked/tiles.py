@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c4b5b1dbf664b76b
-#   text hash     5de68cc21030dc6a
+#   content hash  2a4cdc6e13551614
+#   text hash     34a313309d5dc3c6
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

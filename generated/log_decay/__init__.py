@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  680a5f68ce95a68f
-#   text hash     725b2b91c6ef7ce0
+#   content hash  06d96829800beabf
+#   text hash     2eed198fff4415f2
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5889749772062bf7
-#   text hash     d3d074d2b0defe88
+#   content hash  ea267b45982da190
+#   text hash     b7bcb35b05cd9596
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  940ccdba9a670543
-#   text hash     3b67c183b68a7a15
+#   content hash  3217d1e70c629174
+#   text hash     829f89ae375abde6
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  41dfb6d794462f38
-#   text hash     44e0d5a59c6664f1
+#   content hash  2a8da362c1a01006
+#   text hash     edaddb66dd281735
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  547ba2c96ffe046b
-#   text hash     29ba12823e2ef6df
+#   content hash  6b90ece6343231f9
+#   text hash     0f36c212e7e1da26
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3014d3852853f05f
-#   text hash     2b47f7fc77e9eb55
+#   content hash  b083219d98ff152b
+#   text hash     6a985924c420bf98
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d814ea7c3c87ea14
-#   text hash     1f5a949c5ba33b50
+#   content hash  a2da3f5684686b55
+#   text hash     cb01d870855d4ae9
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3f2bb8a134425559
-#   text hash     6bda46e5113469c7
+#   content hash  dcbdae27a4c7fb0b
+#   text hash     37fea181dc8ab8f5
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e51e3ef4fb93f4f0
-#   text hash     b2eb3a176c42a553
+#   content hash  0c57078177d68c71
+#   text hash     ecae413b7f657e9d
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -166,7 +166,7 @@ class Cache:
         append(k, v, self.k, self.v, slots)
         sequences = torch.arange(len(places), device=k.device)[:, None]
         for name, axes in (("log_decay", (0, 1)),):
-            kept, new = (x.movedim(axes, (0, 1)) for x in (self.values[name], values[name]))
+            kept, new = self.values[name].movedim(axes, (0, 1)), values[name].movedim(axes, (0, 1))
             kept[sequences, places] = new.to(kept.dtype)
 
     def grow(self, tokens):

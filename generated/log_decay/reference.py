@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3fc5bdf1a65b3df8
-#   text hash     6c03b1de81b24dd7
+#   content hash  552afac132a420cb
+#   text hash     7ac02d8c1222ff8b
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  bf7f654a4efb63fd
-#   text hash     7756648c81255b5a
+#   content hash  29273eeb8009445c
+#   text hash     050299b13dcdbf32
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

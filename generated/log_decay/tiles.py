@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1946e7dcd0306d36
-#   text hash     69c14d46c5602264
+#   content hash  e4877dc457bfbbae
+#   text hash     bc42717a09d53c4e
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  cb70c979e0b31fe6
-#   text hash     ffdf928f2af9ca7a
+#   content hash  f4fceb23e66a0a16
+#   text hash     d785be3c77242288
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  1d4196f46823570e
-#   text hash     859bb5e76c3f69fe
+#   content hash  5cf93cffb02ad464
+#   text hash     c6c9679297956951
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e46ee2c789b9a8fe
-#   text hash     d64c0e7d3f2ba851
+#   content hash  b0bc7611209055f1
+#   text hash     7291e9ef85082954
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

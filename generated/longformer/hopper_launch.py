@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  28dc8337683cb255
-#   text hash     177dddd3ad9d7ae2
+#   content hash  5a2fdda8d5f407be
+#   text hash     2db3803c2a04c10b
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

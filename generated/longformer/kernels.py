@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4a75b7b2a4f8a549
-#   text hash     30f086cb370a2071
+#   content hash  15998a8f00b1b588
+#   text hash     7112a9db64ab203a
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ced03dc1ff234309
-#   text hash     528d424cfd03d898
+#   content hash  7e133dd3be34fa99
+#   text hash     2ca364e550721b27
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

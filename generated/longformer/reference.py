@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  50b99f64aff3cbf0
-#   text hash     f6e92c43a49b691b
+#   content hash  4d6e98a000062e74
+#   text hash     e19eb597aa7147cd
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6d3b333cc921c185
-#   text hash     de6aa2c7fc274294
+#   content hash  03168cb6162209f6
+#   text hash     875d29f01550301d
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  35a046ec6e872c19
-#   text hash     08e5fc06a5dce0ef
+#   content hash  e3e92ec788adb1e6
+#   text hash     c52d56b5eede53fe
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

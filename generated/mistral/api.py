@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e8b32025fd5f44ab
-#   text hash     9890c2a3bd2409c4
+#   content hash  503a005f6207a161
+#   text hash     194748e73bf6d432
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

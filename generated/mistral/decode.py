@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1c5db9900475727d
-#   text hash     724dfd0a1b49984c
+#   content hash  62e0119940abc464
+#   text hash     2bb0d0db06ccb71e
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

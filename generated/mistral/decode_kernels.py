@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  629e4d53f1c32b6b
-#   text hash     a7562efb73cebb3c
+#   content hash  a12899393be4a5c0
+#   text hash     00c5a57bdf67465d
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c29e3edf0593cfc9
-#   text hash     ea52e23c30b1250f
+#   content hash  fac4d3ce53cc0966
+#   text hash     32f75825211ff139
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

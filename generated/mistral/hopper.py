@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6439cd4244daf9d1
-#   text hash     2053c5b788d9dfed
+#   content hash  befaa0733230b870
+#   text hash     4c4e2b10c7fc9bc0
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

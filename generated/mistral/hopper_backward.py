@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7402cd4366828d14
-#   text hash     f910cfe0670312fb
+#   content hash  4da5003c3017b7e1
+#   text hash     bc6a6c41b5e92e7d
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

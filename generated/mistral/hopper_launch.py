@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c182a2df7a89fa1b
-#   text hash     2aa2cb56f452d830
+#   content hash  c79c5d8aaf4a6d31
+#   text hash     74743e60aaf8571b
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

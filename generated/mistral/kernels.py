@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  706b9ba393bf4cb4
-#   text hash     903ec1451641671a
+#   content hash  62cc89135ee62320
+#   text hash     ee543da844d2ebc5
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  160ecf2d83d61354
-#   text hash     d99bfdbee80e3aa6
+#   content hash  6d789f180b735483
+#   text hash     ef37adfe40dfbc70
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

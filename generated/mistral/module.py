@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  601746efa2e3e45b
-#   text hash     3a774f6e15abc596
+#   content hash  cf0e0086a379122b
+#   text hash     2bfdc23161a33576
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

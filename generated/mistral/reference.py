@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  525a776ebe4e707d
-#   text hash     1c03672d419a6253
+#   content hash  c687a45ed346ff2e
+#   text hash     2c034b79f5a5c6a0
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d4354592e527ebef
-#   text hash     2ea3682ca19f358d
+#   content hash  e39ca94601727680
+#   text hash     45849a948b3c9e5e
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

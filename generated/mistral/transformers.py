@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  131059089340b147
-#   text hash     c7205c37dfe00498
+#   content hash  19cd03d9d9f0dbf3
+#   text hash     572cd26ab3105692
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -12,10 +12,10 @@ Written for transformers 5.23. A layer whose window, cap, sinks, bias or mask is
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import sys
-import types
 
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -84,15 +84,18 @@ def attend(
         raise ValueError(f"{SPEC}: weights are never in memory: output_attentions needs eager")
     if kwargs.get("cache") is not None:
         raise ValueError(f"{SPEC}: pages of continuous batching need another attention")
-    if any(kwargs.get(name) is not None for name in ("indices", "block_indices")):
+    if kwargs.get("indices") is not None or kwargs.get("block_indices") is not None:
         raise ValueError(f"{SPEC}: the layer picks keys for each query, the spec does not")
     if kwargs.get("sinks") is not None:
         raise ValueError(f"{SPEC}: the layer gives its sinks as `sinks`, this reads s_aux alone")
     if kwargs.get("cu_seq_lens_q") is not None:
         raise ValueError(f"{SPEC}: cu_seq_lens_q packs sequences: this takes a spec with layout: packed")
     cos, sin, positions = _unrotated(query) if angles is None else angles
-    q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+    q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
     rows = _rows(attention_mask)
+    if "k_starts" not in rows and _count_all(kwargs.get("position_ids"), query, key):
+        # beside a cache, `mask` is told nothing of them
+        _once(_check_positions, kwargs["position_ids"])
     given = dict(cos=cos, sin=sin, positions=positions, scale=scaling)
     if _decodes(query, key, is_causal and angles is None):
         given["positions"] = query.new_zeros(query.shape[:3:2], dtype=torch.int32)
@@ -115,8 +118,9 @@ def _decodes(query, key, is_causal):
 
 def _cached(key, attention_mask, rows):
     """The keywords of `attend_with_cache` by what `mask` made, and `_rows` of that."""
-    given = {name: x for name, x in rows.items() if name not in ("k_lens", "q_start")}
-    if "q_start" in rows:
+    given = dict(rows)
+    given.pop("k_lens", None)
+    if given.pop("q_start", None) is not None:
         given["seq_lens"] = _numbers(attention_mask)[-1]
     else:
         # the last key is the last new token's own
@@ -145,7 +149,7 @@ def patch(model) -> str:
     name = register()
     model.set_attn_implementation(name)
     for layer in layers:
-        layer.forward = types.MethodType(_forward, layer)
+        layer.forward = functools.partial(_forward, layer)
         # with the layer: copies of a model have it, and so has a model whose inner one was patched
         layer.attention_before = before
     return name
@@ -177,10 +181,11 @@ def _forward(layer, hidden_states, position_embeddings, attention_mask=None, pas
     if cos.shape[-1] != layer.head_dim:
         raise ValueError(f"{SPEC}: expected angles of a head's {layer.head_dim} columns, got those of {cos.shape[-1]}")
     heads = (*hidden_states.shape[:-1], -1, layer.head_dim)
-    query, key, value = (project(hidden_states).view(heads) for project in (layer.q_proj, layer.k_proj, layer.v_proj))
+    query, key = layer.q_proj(hidden_states).view(heads), layer.k_proj(hidden_states).view(heads)
     if hasattr(layer, "q_norm"):
         query, key = layer.q_norm(query), layer.k_norm(key)
-    query, key, value = (x.transpose(1, 2) for x in (query, key, value))
+    query, key = query.transpose(1, 2), key.transpose(1, 2)
+    value = layer.v_proj(hidden_states).view(heads).transpose(1, 2)
     if past_key_values is not None:
         past_key_values.update(_rotate(key, cos, sin), value, layer.layer_idx)
     out, weights = attend(
@@ -206,7 +211,8 @@ def _rotate(x, cos, sin):
 
 def _angles(cos, sin, attention_mask):
     """Tables with a row for each token, by what a model's rotary embedding gave, and the tokens' rows in them."""
-    tables = [x[..., : x.shape[-1] // 2].flatten(0, 1) for x in (cos, sin)]
+    half = cos.shape[-1] // 2
+    tables = cos[..., :half].flatten(0, 1), sin[..., :half].flatten(0, 1)
     if (attention_mask is None or attention_mask.shape[1] == 0) and len(cos) == 1:
         # a token's row is its position
         return *tables, None
@@ -281,8 +287,21 @@ def _neighbours(mask_function, batch_size, kv_length, device):
     """Whether a query sees the key before its own, and whether the one before sees its key: (B, kv_length - 1) both."""
     entry, here = torch.arange(batch_size, device=device)[:, None], torch.arange(1, kv_length, device=device)[None]
     head = torch.zeros((), dtype=torch.int64, device=device)
-    seen = (mask_function(entry, head, q, k) for q, k in ((here, here - 1), (here - 1, here)))
-    return tuple(x.expand(batch_size, kv_length - 1) for x in seen)
+    before, after = mask_function(entry, head, here, here - 1), mask_function(entry, head, here - 1, here)
+    return before.expand(batch_size, kv_length - 1), after.expand(batch_size, kv_length - 1)
+
+
+def _count_all(positions, query, key):
+    """Whether they are those of all queries and keys; a compiler looks at none."""
+    if not isinstance(positions, torch.Tensor) or torch.compiler.is_compiling():
+        return False
+    return positions.dim() == 2 and query.shape[2] == key.shape[2] == positions.shape[1] > 1
+
+
+def _check_positions(positions):
+    """An error if some are not behind the one before, where the next sequence begins."""
+    told = f"{SPEC}: position_ids pack sequences: this takes a spec with layout: packed"
+    _check((positions.diff() > 0).all(), told, _may_wait(positions.shape[1], positions.device))
 
 
 def _may_wait(q_length, device):
@@ -348,29 +367,30 @@ def _are_columns(attention_mask):
     return numbers and attention_mask.dim() == 4 and attention_mask.shape[3] == 1
 
 
-LAST = {}  # the mask of the last call and its columns: layers hand on the same one
-
-
 def _numbers(attention_mask):
     """The columns of what `mask` made."""
     if torch.compiler.is_compiling():
         return _unbound(attention_mask)
-    last = LAST.get("mask")
-    if last is None or last[0] is not attention_mask or last[2] != _version(attention_mask):
-        last = LAST["mask"] = attention_mask, _unbound(attention_mask), _version(attention_mask)
-    return last[1]
-
-
-def _version(x):
-    """How often a tensor was written to; 0 where nobody counts."""
-    return 0 if x.is_inference() else x._version
+    return _once(_unbound, attention_mask)
 
 
 def _unbound(attention_mask):
     if not _are_columns(attention_mask):
         got = getattr(attention_mask, "shape", type(attention_mask).__name__)
         raise ValueError(f"{SPEC}: expected no ready mask, but a 2-D attention_mask of the model, got {got}")
-    return tuple(x.contiguous() for x in attention_mask[:, :, 0, 0].unbind(1))
+    # each of them in one piece
+    return attention_mask[:, :, 0, 0].T.contiguous().unbind()
+
+
+LAST = {}  # by what made them: the tensors of the last call, and what became of them
+
+
+def _once(make, x, *more):
+    """What is made of a tensor, made anew only for another one, or where it was written to."""
+    last, version = LAST.get(make), 0 if x.is_inference() else x._version
+    if last is None or last[0] is not x or last[1] != (version, *more):
+        last = LAST[make] = x, (version, *more), make(x, *more)
+    return last[2]
 
 
 # types of models of which some layers ask for attention by its name, and others make it themselves

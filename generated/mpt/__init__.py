@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  007c685f57d85c0f
-#   text hash     1176cdd6bb97718d
+#   content hash  b1d88e7b28223366
+#   text hash     413f55d71281aa3c
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

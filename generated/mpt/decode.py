@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e833d30c7b1ebe5b
-#   text hash     7c6583f6a0a715dc
+#   content hash  8f532cc0b2eba2d6
+#   text hash     14766fcb9a843be6
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e0ddb157b88647d2
-#   text hash     e25b6161dfa3f8bb
+#   content hash  88d3a4a4faaf1495
+#   text hash     b3aabd2c40100f79
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8fa4a136671b8d5f
-#   text hash     d86d77636eb60e68
+#   content hash  e8cc2a812f28d7d6
+#   text hash     42f3d7fb428a2778
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

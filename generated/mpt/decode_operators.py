@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d7d84473ace2eb76
-#   text hash     32d343c18ac06b9c
+#   content hash  cfa66ae07e65988f
+#   text hash     ea0ea44ee0fed09c
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

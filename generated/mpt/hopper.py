@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a90356ab90264642
-#   text hash     1c7fcef9136ef9b5
+#   content hash  483077ea55153794
+#   text hash     65ad1c3520458182
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d49696e9597771d8
-#   text hash     83b4a420fde8f2c2
+#   content hash  6a72361cb46081f4
+#   text hash     3e3af7562566507f
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

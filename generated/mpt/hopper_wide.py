@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0e55e2520fc414d9
-#   text hash     9c7557f1b0bd2eec
+#   content hash  4ac909c2fb2ba7b1
+#   text hash     800040baed194302
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d222a3dea992c2b2
-#   text hash     9a2dbd807478577e
+#   content hash  5df99fc614d88903
+#   text hash     986d0b3abd7a5fbf
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

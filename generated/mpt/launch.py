@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ee0f5baadf82e2d8
-#   text hash     a19abd9058f35395
+#   content hash  244561bbc1829892
+#   text hash     c8855c8b4292e484
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

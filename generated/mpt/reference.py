@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  71ec5b1eb59ba18a
-#   text hash     433becd4910a5e21
+#   content hash  7a1344f747a41177
+#   text hash     7cec9d0ecd9396fc
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

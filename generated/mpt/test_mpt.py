@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d76daa2a495b9dff
-#   text hash     f361d8546e276479
+#   content hash  089a4a27665c2f23
+#   text hash     57dcd15d2f5b1470
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

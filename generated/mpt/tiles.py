@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  280da6968231fa24
-#   text hash     37d3f8ba4633746c
+#   content hash  3870f8c1f3b5744d
+#   text hash     6a96fa2a835f348c
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

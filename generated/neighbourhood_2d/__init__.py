@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e2e631f6b537de71
-#   text hash     bd5388246a763666
+#   content hash  1bb557ca8cfa6e0d
+#   text hash     c8e8d0560dd24875
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  03b0a8799c0473dd
-#   text hash     bce1e2e842bde94e
+#   content hash  ac4d9cd191b08e12
+#   text hash     413adfca77f1d58d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

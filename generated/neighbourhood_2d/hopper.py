@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2a8d0ab01e53beaf
-#   text hash     4dc7cf9ba49dba88
+#   content hash  40b3fe10fcd2629f
+#   text hash     6025b790a5dbf847
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2803f1c3ef316c63
-#   text hash     83f14cc3fa4ed21a
+#   content hash  61cfd81d38ff2013
+#   text hash     7cc52eeaf400dea7
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

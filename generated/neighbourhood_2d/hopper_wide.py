@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  956469a9d4ce4c8b
-#   text hash     2086b9caf14a581a
+#   content hash  7389dedd85c9d0e3
+#   text hash     a21b0af7ef2eeeb8
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2cd00d766bb7940c
-#   text hash     cae6db81ce1bb32a
+#   content hash  8ffb8e9a2d22410d
+#   text hash     5452f0e9ba3cc5cb
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

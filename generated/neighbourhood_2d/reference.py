@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1852a4b4fa7cd01b
-#   text hash     08feb68ef85f1f07
+#   content hash  5f531e33ad0aafc0
+#   text hash     dd6a7ae81421cdbb
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

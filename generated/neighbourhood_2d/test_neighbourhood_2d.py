@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ba224a63a35088ec
-#   text hash     65e9babae2b2582e
+#   content hash  3409eb8446672345
+#   text hash     aa65965a7ac6e429
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

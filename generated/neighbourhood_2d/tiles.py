@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  009434744baef0c4
-#   text hash     0d482748219f08e1
+#   content hash  17229dddba9e6535
+#   text hash     34264bb0dee7fe3e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

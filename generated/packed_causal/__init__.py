@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0986ec4736d6a228
-#   text hash     a6957e86c9b69a15
+#   content hash  e2c982bb9df85def
+#   text hash     b18c7426f2075a7d
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f4472e9ce27f69a6
-#   text hash     eb0206cc30fc6330
+#   content hash  e2df3f812cf06870
+#   text hash     61981812c7b01924
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

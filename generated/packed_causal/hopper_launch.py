@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b7452605745cd988
-#   text hash     ebb296a5e0ab3744
+#   content hash  cfb9451d86530757
+#   text hash     11ef6dc7e2c1f406
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  519d35bc62836044
-#   text hash     7051b54e77fb4136
+#   content hash  e6923f8752ef65b7
+#   text hash     56de4f0b677a5236
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

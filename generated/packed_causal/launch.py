@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c1b760e01e69eda3
-#   text hash     3700a13c25147657
+#   content hash  c0cd471fc424da2d
+#   text hash     d9dfbc7bdc4645ca
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

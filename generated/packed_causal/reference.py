@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  88452e5df0266a0d
-#   text hash     f97337c0f66ff795
+#   content hash  e982c27e01bba3ae
+#   text hash     0abf06cc76398da4
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  67e0586952c10dba
-#   text hash     ac759ac52ed22604
+#   content hash  52c83f8634142f34
+#   text hash     0f73d52b955b0a9c
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  df5de8326aa3f10b
-#   text hash     a0e950732fa58568
+#   content hash  5f0524ce5bf518a6
+#   text hash     8845e502f2496e3e
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a2904dcc4d84a5be
-#   text hash     461cfc710f9b830e
+#   content hash  4536b8173ed13675
+#   text hash     694d2ec99329d32a
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a15ece07bbe521be
-#   text hash     44c066085b968ddc
+#   content hash  d49d4000adf05246
+#   text hash     c161aaf372e09dd7
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -77,15 +77,19 @@ def attend(
         raise ValueError(f"{SPEC}: weights are never in memory: output_attentions needs eager")
     if kwargs.get("cache") is not None:
         raise ValueError(f"{SPEC}: pages of continuous batching need another attention")
-    if any(kwargs.get(name) is not None for name in ("indices", "block_indices")):
+    if kwargs.get("indices") is not None or kwargs.get("block_indices") is not None:
         raise ValueError(f"{SPEC}: the layer picks keys for each query, the spec does not")
     if kwargs.get("sinks") is not None:
         raise ValueError(f"{SPEC}: the layer gives its sinks as `sinks`, this reads s_aux alone")
-    q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (query, key, value))
+    q, k, v = (
+        query.transpose(1, 2).flatten(0, 1),
+        key.transpose(1, 2).flatten(0, 1),
+        value.transpose(1, 2).flatten(0, 1),
+    )
     rows = _rows(attention_mask, query, key, kwargs)
     given = dict(scale=scaling)
     out = attention(q, k, v, **rows, **given)
-    return out.unflatten(0, query.shape[:3:2]), None
+    return torch.unflatten(out, 0, query.shape[:3:2]), None
 
 
 def mask(
@@ -124,16 +128,28 @@ def mask(
         raise ValueError(f"{SPEC}: the model asks for a mask that shows later keys, the spec hides them")
     if attention_mask is not None:
         raise ValueError(f"{SPEC}: padding takes a spec of the dense layout; leave attention_mask out if there is none")
-    if not isinstance(q_offset, int) or q_offset or kv_offset:
+    if not isinstance(q_offset, int) or q_offset or kv_offset or kv_length != q_length:
         raise ValueError(f"{SPEC}: a cache takes a spec of the dense layout")
-    if mask_function is causal_mask_function or torch.compiler.is_compiling():
-        return None if local_size is None else (None, None, local_size)
-    before, after = _neighbours(mask_function, batch_size, kv_length, device)
-    if after.any():
-        raise ValueError(f"{SPEC}: blocks see later keys, which the spec hides")
-    begins = torch.nn.functional.pad(~before, (1, 0), value=True)
+    cuts, longest = None, None
+    if mask_function is not causal_mask_function and not torch.compiler.is_compiling():
+        before, after = _neighbours(mask_function, batch_size, kv_length, device)
+        if after.any():
+            raise ValueError(f"{SPEC}: blocks see later keys, which the spec hides")
+        if not before.all():
+            cuts, longest = _cuts_before(~before)
+    return None if cuts is None and local_size is None else (cuts, longest, local_size)
+
+
+def _cuts_before(begins):
+    """Cuts and the longest length by whether a sequence begins at each but the first place of rows (B, T - 1)."""
+    begins = torch.nn.functional.pad(begins, (1, 0), value=True)
     cuts = torch.nn.functional.pad(begins.flatten().nonzero()[:, 0], (0, 1), value=begins.numel())
-    return cuts.to(torch.int32), int(cuts.diff().max()), local_size
+    return cuts.to(torch.int32), int(cuts.diff().max())
+
+
+def _cuts_of(positions, batch_size):
+    """The same by position_ids, as transformers reads them: a sequence goes on as long as they count up by 1."""
+    return _cuts_before((positions.diff() != 1).expand(batch_size, -1))
 
 
 def _window(attention_mask):
@@ -142,13 +158,17 @@ def _window(attention_mask):
 
 
 def _rows(attention_mask, query, key, kwargs):
-    """The keywords of `attention` by what comes with the batch, by what `mask` made, or by the rows of the batch."""
+    """The keywords of `attention` by what comes with the batch, by its positions, or by its rows."""
+    cuts = None
     if isinstance(attention_mask, tuple):
         cuts, longest, _ = attention_mask
-        if cuts is not None and kwargs.get("cu_seq_lens_q") is None:
-            return {"cu_seqlens": cuts, "max_seqlen": longest}
         attention_mask = None
-    return _cuts(attention_mask, query, key, kwargs)
+    if attention_mask is not None or kwargs.get("cu_seq_lens_q") is not None:
+        return _cuts(attention_mask, query, key, kwargs)
+    if cuts is None and _count_all(kwargs.get("position_ids"), query, key):
+        # beside a cache, `mask` is told nothing of them
+        cuts, longest = _once(_cuts_of, kwargs["position_ids"], query.shape[0])
+    return _cuts(None, query, key, kwargs) if cuts is None else {"cu_seqlens": cuts, "max_seqlen": longest}
 
 
 def _cuts(attention_mask, query, key, kwargs):
@@ -157,8 +177,12 @@ def _cuts(attention_mask, query, key, kwargs):
         for name in ("cu_seq_lens_k", "max_length_q", "max_length_k"):
             if kwargs.get(name) is None:
                 raise ValueError(f"{SPEC}: expected {name} beside cu_seq_lens_q")
-        cuts = {f"cu_seqlens_{x}": kwargs[f"cu_seq_lens_{x}"].to(torch.int32) for x in "qk"}
-        return cuts | {f"max_seqlen_{x}": kwargs[f"max_length_{x}"] for x in "qk"}
+        return {
+            "cu_seqlens_q": kwargs["cu_seq_lens_q"].to(torch.int32),
+            "cu_seqlens_k": kwargs["cu_seq_lens_k"].to(torch.int32),
+            "max_seqlen_q": kwargs["max_length_q"],
+            "max_seqlen_k": kwargs["max_length_k"],
+        }
     if attention_mask is not None:
         raise ValueError(f"{SPEC}: expected no ready mask, got a {type(attention_mask).__name__}")
     if torch.compiler.is_compiling():
@@ -177,8 +201,26 @@ def _neighbours(mask_function, batch_size, kv_length, device):
     """Whether a query sees the key before its own, and whether the one before sees its key: (B, kv_length - 1) both."""
     entry, here = torch.arange(batch_size, device=device)[:, None], torch.arange(1, kv_length, device=device)[None]
     head = torch.zeros((), dtype=torch.int64, device=device)
-    seen = (mask_function(entry, head, q, k) for q, k in ((here, here - 1), (here - 1, here)))
-    return tuple(x.expand(batch_size, kv_length - 1) for x in seen)
+    before, after = mask_function(entry, head, here, here - 1), mask_function(entry, head, here - 1, here)
+    return before.expand(batch_size, kv_length - 1), after.expand(batch_size, kv_length - 1)
+
+
+def _count_all(positions, query, key):
+    """Whether they are those of all queries and keys; a compiler looks at none."""
+    if not isinstance(positions, torch.Tensor) or torch.compiler.is_compiling():
+        return False
+    return positions.dim() == 2 and query.shape[2] == key.shape[2] == positions.shape[1] > 1
+
+
+LAST = {}  # by what made them: the tensors of the last call, and what became of them
+
+
+def _once(make, x, *more):
+    """What is made of a tensor, made anew only for another one, or where it was written to."""
+    last, version = LAST.get(make), 0 if x.is_inference() else x._version
+    if last is None or last[0] is not x or last[1] != (version, *more):
+        last = LAST[make] = x, (version, *more), make(x, *more)
+    return last[2]
 
 
 # types of models of which some layers ask for attention by its name, and others make it themselves

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6f820359337654e1
-#   text hash     f5f1a9fc1d087010
+#   content hash  d2d976fa76ae2959
+#   text hash     bf51957bf17cc6da
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1289d5d851a337b9
-#   text hash     1cbfb625cde33b71
+#   content hash  28fa3e382dde46b8
+#   text hash     111423572dfb6d85
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  940ce6c44d5de7c7
-#   text hash     b5f12affedb8a814
+#   content hash  02f5ccbf6b26da4a
+#   text hash     2e4bc194784b9161
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f5c14badd5fded54
-#   text hash     2c4410d2e4bbf577
+#   content hash  747c54b896ef7725
+#   text hash     4cb4e1c28a54e126
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  9ab88f3e83121c41
-#   text hash     26963ef1fa1899b3
+#   content hash  5024501e2fca3bd2
+#   text hash     8a832067a6d41736
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  672668c296cca624
-#   text hash     ced51930685d8ff1
+#   content hash  94bc96764cec1828
+#   text hash     d5cadd66c4a1272c
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  892f3137e0e61738
-#   text hash     7add584b791f824d
+#   content hash  58f44dccd158ca8e
+#   text hash     9862dd3b1829b6c8
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

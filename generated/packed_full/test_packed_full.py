@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8857e66430cd0f30
-#   text hash     6cb7413d499bef61
+#   content hash  89f3bb319c7d9d81
+#   text hash     f93fcc81a7fcc7a0
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  81a9768ff5443414
-#   text hash     98b940d8375cb009
+#   content hash  a5ec43974f4ea6a1
+#   text hash     5653ec995cc31006
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  aa3334ec13dbed42
-#   text hash     e4af545a961ec8a4
+#   content hash  ffa5676bb75f45da
+#   text hash     cff56895a3f7e506
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -74,15 +74,19 @@ def attend(
         raise ValueError(f"{SPEC}: weights are never in memory: output_attentions needs eager")
     if kwargs.get("cache") is not None:
         raise ValueError(f"{SPEC}: pages of continuous batching need another attention")
-    if any(kwargs.get(name) is not None for name in ("indices", "block_indices")):
+    if kwargs.get("indices") is not None or kwargs.get("block_indices") is not None:
         raise ValueError(f"{SPEC}: the layer picks keys for each query, the spec does not")
     if kwargs.get("sinks") is not None:
         raise ValueError(f"{SPEC}: the layer gives its sinks as `sinks`, this reads s_aux alone")
-    q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (query, key, value))
+    q, k, v = (
+        query.transpose(1, 2).flatten(0, 1),
+        key.transpose(1, 2).flatten(0, 1),
+        value.transpose(1, 2).flatten(0, 1),
+    )
     rows = _cuts(attention_mask, query, key, kwargs)
     given = dict(scale=scaling)
     out = attention(q, k, v, **rows, **given)
-    return out.unflatten(0, query.shape[:3:2]), None
+    return torch.unflatten(out, 0, query.shape[:3:2]), None
 
 
 def mask(
@@ -127,8 +131,12 @@ def _cuts(attention_mask, query, key, kwargs):
         for name in ("cu_seq_lens_k", "max_length_q", "max_length_k"):
             if kwargs.get(name) is None:
                 raise ValueError(f"{SPEC}: expected {name} beside cu_seq_lens_q")
-        cuts = {f"cu_seqlens_{x}": kwargs[f"cu_seq_lens_{x}"].to(torch.int32) for x in "qk"}
-        return cuts | {f"max_seqlen_{x}": kwargs[f"max_length_{x}"] for x in "qk"}
+        return {
+            "cu_seqlens_q": kwargs["cu_seq_lens_q"].to(torch.int32),
+            "cu_seqlens_k": kwargs["cu_seq_lens_k"].to(torch.int32),
+            "max_seqlen_q": kwargs["max_length_q"],
+            "max_seqlen_k": kwargs["max_length_k"],
+        }
     if attention_mask is not None:
         raise ValueError(f"{SPEC}: expected no ready mask, got a {type(attention_mask).__name__}")
     if torch.compiler.is_compiling():

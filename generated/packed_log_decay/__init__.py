@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d1b3843dbd4dd4ef
-#   text hash     9730ad79b7495e2b
+#   content hash  24f663e391be4e4f
+#   text hash     f9fedaff35820498
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

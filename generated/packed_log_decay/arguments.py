@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/arguments.py.jinja
-#   content hash  19d1d1ec3207502d
-#   text hash     c56d13b10178f89b
+#   content hash  3c3ab4736c351b2d
+#   text hash     ba4fde89acb03281
 #   render with   attnforge render SPEC
 """What calls give, checked: each error names the argument, what was expected and what came.
 
@@ -24,7 +24,7 @@ LARGEST = torch.finfo(torch.float32).max
 def cast(*given):
     """Tensors in autocast's dtype, where autocast is on."""
     if torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu"):
-        return tuple(_cast(x) for x in given)
+        return tuple(map(_cast, given))
     return given
 
 
@@ -123,11 +123,10 @@ def check_tensor(name, x, like, dtypes, shape, full_axes=(), longer=(), other="q
     """
     check_kind(name, x, like, dtypes, other)
     sizes = (*[1] * (len(shape) - x.dim()), *x.shape) if short else x.shape
-    fits = [
-        size == n or (size == 1 and i not in full_axes) or (size > n and i in longer)
-        for i, (size, n) in enumerate(zip(sizes, shape))
-    ]
-    if len(sizes) != len(shape) or not all(fits):
+    fits = len(sizes) == len(shape)
+    for i, (size, n) in enumerate(zip(sizes, shape)):
+        fits = fits and (size == n or (size == 1 and i not in full_axes) or (size > n and i in longer))
+    if not fits:
         raise ValueError(f"{name}: expected shape {tuple(shape)}, got {tuple(x.shape)}")
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  75ab3754066d3725
-#   text hash     0dd0ae7d0f124e7d
+#   content hash  3d7f9aa03c985c57
+#   text hash     38ce89d65f21c451
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7679ccb50b1efc8d
-#   text hash     88455641de36774f
+#   content hash  17e1fc16d0a72399
+#   text hash     aa23f6d637527f65
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  0eadf23b8450395c
-#   text hash     a12604fe163dd25b
+#   content hash  761ab629910b7537
+#   text hash     addf3db19c772164
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c78a779f5e5f79a4
-#   text hash     8a16d81a544182c6
+#   content hash  64777dfe1b0d3283
+#   text hash     21fc4fcd92168520
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

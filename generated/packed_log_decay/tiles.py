@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3643872223613696
-#   text hash     7aca0ed28fdbbc0f
+#   content hash  9a97a31c5c825007
+#   text hash     75cb383ff20d3ba0
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  db5e4099c61464d7
-#   text hash     68a5b2bcb6eee73d
+#   content hash  9e43c39b29dfb267
+#   text hash     2229dd29ca056a87
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

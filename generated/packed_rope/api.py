@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d5ab5e410e2540ca
-#   text hash     d5c0f68da4038b1f
+#   content hash  364e2f570b24efed
+#   text hash     fe343ad81e855962
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  902868f073d4b7ad
-#   text hash     d2d678d36ba2b5de
+#   content hash  77f3da99dee22872
+#   text hash     590b2740719815ef
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

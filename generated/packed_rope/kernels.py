@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3d10c7cc17e910e7
-#   text hash     4e50a12f3bd6eb56
+#   content hash  c6347c61f7f9196a
+#   text hash     92c6b8aaf5f33a51
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

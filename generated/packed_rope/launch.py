@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a8d5357359934c36
-#   text hash     a536a045f9a496d3
+#   content hash  3189064db86af6f9
+#   text hash     c5559b29dff6d3ca
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9a48f62ee4ce499e
-#   text hash     e099ac9efe3ed385
+#   content hash  47f7c7dfd6296ac6
+#   text hash     e42f18bcdd239342
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9709aa6a69848734
-#   text hash     462875a211e4cc5f
+#   content hash  c3ae02977cd229ac
+#   text hash     533a21883d3b6969
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f59d890a4a1b7348
-#   text hash     8295dc8708a87586
+#   content hash  959456995bd4766e
+#   text hash     08e75a5a503a4821
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -12,10 +12,10 @@ Written for transformers 5.23. A layer whose window, cap, sinks, bias or mask is
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import sys
-import types
 
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -81,16 +81,20 @@ def attend(
         raise ValueError(f"{SPEC}: weights are never in memory: output_attentions needs eager")
     if kwargs.get("cache") is not None:
         raise ValueError(f"{SPEC}: pages of continuous batching need another attention")
-    if any(kwargs.get(name) is not None for name in ("indices", "block_indices")):
+    if kwargs.get("indices") is not None or kwargs.get("block_indices") is not None:
         raise ValueError(f"{SPEC}: the layer picks keys for each query, the spec does not")
     if kwargs.get("sinks") is not None:
         raise ValueError(f"{SPEC}: the layer gives its sinks as `sinks`, this reads s_aux alone")
     cos, sin, positions = _unrotated(query) if angles is None else angles
-    q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (query, key, value))
+    q, k, v = (
+        query.transpose(1, 2).flatten(0, 1),
+        key.transpose(1, 2).flatten(0, 1),
+        value.transpose(1, 2).flatten(0, 1),
+    )
     rows = _rows(attention_mask, query, key, kwargs)
     given = dict(cos=cos, sin=sin, positions=positions, scale=scaling)
     out = attention(q, k, v, **rows, **given)
-    return out.unflatten(0, query.shape[:3:2]), None
+    return torch.unflatten(out, 0, query.shape[:3:2]), None
 
 
 # a layer's class -> its window
@@ -114,7 +118,7 @@ def patch(model) -> str:
     name = register()
     model.set_attn_implementation(name)
     for layer in layers:
-        layer.forward = types.MethodType(_forward, layer)
+        layer.forward = functools.partial(_forward, layer)
         # with the layer: copies of a model have it, and so has a model whose inner one was patched
         layer.attention_before = before
     return name
@@ -146,10 +150,11 @@ def _forward(layer, hidden_states, position_embeddings, attention_mask=None, pas
     if cos.shape[-1] != layer.head_dim:
         raise ValueError(f"{SPEC}: expected angles of a head's {layer.head_dim} columns, got those of {cos.shape[-1]}")
     heads = (*hidden_states.shape[:-1], -1, layer.head_dim)
-    query, key, value = (project(hidden_states).view(heads) for project in (layer.q_proj, layer.k_proj, layer.v_proj))
+    query, key = layer.q_proj(hidden_states).view(heads), layer.k_proj(hidden_states).view(heads)
     if hasattr(layer, "q_norm"):
         query, key = layer.q_norm(query), layer.k_norm(key)
-    query, key, value = (x.transpose(1, 2) for x in (query, key, value))
+    query, key = query.transpose(1, 2), key.transpose(1, 2)
+    value = layer.v_proj(hidden_states).view(heads).transpose(1, 2)
     if past_key_values is not None:
         past_key_values.update(_rotate(key, cos, sin), value, layer.layer_idx)
     out, weights = attend(
@@ -175,7 +180,8 @@ def _rotate(x, cos, sin):
 
 def _angles(cos, sin, query):
     """Tables with a row for each token, by what a model's rotary embedding gave, and the tokens' rows in them."""
-    tables = [x[..., : x.shape[-1] // 2].flatten(0, 1) for x in (cos, sin)]
+    half = cos.shape[-1] // 2
+    tables = cos[..., :half].flatten(0, 1), sin[..., :half].flatten(0, 1)
     rows = torch.arange(len(tables[0]), dtype=torch.int32, device=cos.device).view(cos.shape[:2])
     return *tables, rows.expand(query.shape[:3:2]).flatten()
 
@@ -222,16 +228,28 @@ def mask(
         raise ValueError(f"{SPEC}: the model asks for a mask that shows later keys, the spec hides them")
     if attention_mask is not None:
         raise ValueError(f"{SPEC}: padding takes a spec of the dense layout; leave attention_mask out if there is none")
-    if not isinstance(q_offset, int) or q_offset or kv_offset:
+    if not isinstance(q_offset, int) or q_offset or kv_offset or kv_length != q_length:
         raise ValueError(f"{SPEC}: a cache takes a spec of the dense layout")
-    if mask_function is causal_mask_function or torch.compiler.is_compiling():
-        return None if local_size is None else (None, None, local_size)
-    before, after = _neighbours(mask_function, batch_size, kv_length, device)
-    if after.any():
-        raise ValueError(f"{SPEC}: blocks see later keys, which the spec hides")
-    begins = torch.nn.functional.pad(~before, (1, 0), value=True)
+    cuts, longest = None, None
+    if mask_function is not causal_mask_function and not torch.compiler.is_compiling():
+        before, after = _neighbours(mask_function, batch_size, kv_length, device)
+        if after.any():
+            raise ValueError(f"{SPEC}: blocks see later keys, which the spec hides")
+        if not before.all():
+            cuts, longest = _cuts_before(~before)
+    return None if cuts is None and local_size is None else (cuts, longest, local_size)
+
+
+def _cuts_before(begins):
+    """Cuts and the longest length by whether a sequence begins at each but the first place of rows (B, T - 1)."""
+    begins = torch.nn.functional.pad(begins, (1, 0), value=True)
     cuts = torch.nn.functional.pad(begins.flatten().nonzero()[:, 0], (0, 1), value=begins.numel())
-    return cuts.to(torch.int32), int(cuts.diff().max()), local_size
+    return cuts.to(torch.int32), int(cuts.diff().max())
+
+
+def _cuts_of(positions, batch_size):
+    """The same by position_ids, as transformers reads them: a sequence goes on as long as they count up by 1."""
+    return _cuts_before((positions.diff() != 1).expand(batch_size, -1))
 
 
 def _window(attention_mask):
@@ -240,13 +258,17 @@ def _window(attention_mask):
 
 
 def _rows(attention_mask, query, key, kwargs):
-    """The keywords of `attention` by what comes with the batch, by what `mask` made, or by the rows of the batch."""
+    """The keywords of `attention` by what comes with the batch, by its positions, or by its rows."""
+    cuts = None
     if isinstance(attention_mask, tuple):
         cuts, longest, _ = attention_mask
-        if cuts is not None and kwargs.get("cu_seq_lens_q") is None:
-            return {"cu_seqlens": cuts, "max_seqlen": longest}
         attention_mask = None
-    return _cuts(attention_mask, query, key, kwargs)
+    if attention_mask is not None or kwargs.get("cu_seq_lens_q") is not None:
+        return _cuts(attention_mask, query, key, kwargs)
+    if cuts is None and _count_all(kwargs.get("position_ids"), query, key):
+        # beside a cache, `mask` is told nothing of them
+        cuts, longest = _once(_cuts_of, kwargs["position_ids"], query.shape[0])
+    return _cuts(None, query, key, kwargs) if cuts is None else {"cu_seqlens": cuts, "max_seqlen": longest}
 
 
 def _cuts(attention_mask, query, key, kwargs):
@@ -255,8 +277,12 @@ def _cuts(attention_mask, query, key, kwargs):
         for name in ("cu_seq_lens_k", "max_length_q", "max_length_k"):
             if kwargs.get(name) is None:
                 raise ValueError(f"{SPEC}: expected {name} beside cu_seq_lens_q")
-        cuts = {f"cu_seqlens_{x}": kwargs[f"cu_seq_lens_{x}"].to(torch.int32) for x in "qk"}
-        return cuts | {f"max_seqlen_{x}": kwargs[f"max_length_{x}"] for x in "qk"}
+        return {
+            "cu_seqlens_q": kwargs["cu_seq_lens_q"].to(torch.int32),
+            "cu_seqlens_k": kwargs["cu_seq_lens_k"].to(torch.int32),
+            "max_seqlen_q": kwargs["max_length_q"],
+            "max_seqlen_k": kwargs["max_length_k"],
+        }
     if attention_mask is not None:
         raise ValueError(f"{SPEC}: expected no ready mask, got a {type(attention_mask).__name__}")
     if torch.compiler.is_compiling():
@@ -275,8 +301,26 @@ def _neighbours(mask_function, batch_size, kv_length, device):
     """Whether a query sees the key before its own, and whether the one before sees its key: (B, kv_length - 1) both."""
     entry, here = torch.arange(batch_size, device=device)[:, None], torch.arange(1, kv_length, device=device)[None]
     head = torch.zeros((), dtype=torch.int64, device=device)
-    seen = (mask_function(entry, head, q, k) for q, k in ((here, here - 1), (here - 1, here)))
-    return tuple(x.expand(batch_size, kv_length - 1) for x in seen)
+    before, after = mask_function(entry, head, here, here - 1), mask_function(entry, head, here - 1, here)
+    return before.expand(batch_size, kv_length - 1), after.expand(batch_size, kv_length - 1)
+
+
+def _count_all(positions, query, key):
+    """Whether they are those of all queries and keys; a compiler looks at none."""
+    if not isinstance(positions, torch.Tensor) or torch.compiler.is_compiling():
+        return False
+    return positions.dim() == 2 and query.shape[2] == key.shape[2] == positions.shape[1] > 1
+
+
+LAST = {}  # by what made them: the tensors of the last call, and what became of them
+
+
+def _once(make, x, *more):
+    """What is made of a tensor, made anew only for another one, or where it was written to."""
+    last, version = LAST.get(make), 0 if x.is_inference() else x._version
+    if last is None or last[0] is not x or last[1] != (version, *more):
+        last = LAST[make] = x, (version, *more), make(x, *more)
+    return last[2]
 
 
 # types of models of which some layers ask for attention by its name, and others make it themselves

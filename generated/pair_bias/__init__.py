@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  002f7a1d89011d44
-#   text hash     c7e9e7c72b9e33e0
+#   content hash  55bb59bebb3c3949
+#   text hash     772b87f73b5df795
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

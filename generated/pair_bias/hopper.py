@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  257fa4587def6ea1
-#   text hash     fd3245197635cffa
+#   content hash  e9078c50deb1c409
+#   text hash     c6e91ddf4b784515
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c72758b2ad09958c
-#   text hash     8a5088dac92b7c7d
+#   content hash  2cc99a6eb0011415
+#   text hash     113ecd6d87d20559
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

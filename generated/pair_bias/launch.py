@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  314ad4d6082a33e3
-#   text hash     729480fa398c60c9
+#   content hash  03d33bd258057923
+#   text hash     e290f3f05252cf2e
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

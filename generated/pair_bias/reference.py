@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9405cb0cef27cab9
-#   text hash     98361788af8aa496
+#   content hash  c08a3b1e59254632
+#   text hash     13a3cac87bc696cd
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

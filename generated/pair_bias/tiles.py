@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  85fb55d189795e27
-#   text hash     89f50168cd56eb5a
+#   content hash  a300b2661fff58ed
+#   text hash     bb9a4174b6ba32be
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  97d957d7475496a1
-#   text hash     bad2c84e84c2db25
+#   content hash  079d248065b6a802
+#   text hash     c66bf89156bbd1e7
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

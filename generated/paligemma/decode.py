@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e23a702bb7770731
-#   text hash     5fe8d1050e008827
+#   content hash  943b947ace2b94ef
+#   text hash     30d99a42016a4bfe
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  60aa560ff95dbdf1
-#   text hash     ee882666f9f6bcd9
+#   content hash  921a7a1284283bc6
+#   text hash     5d9982dbe44c0ca7
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  eb0b2ad5e4a66aeb
-#   text hash     01a5063367347a34
+#   content hash  a22217092c63e66a
+#   text hash     cef4ae06ceef8836
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ce84552fdc42a235
-#   text hash     d64877e36177def3
+#   content hash  48528358c6f1bab0
+#   text hash     7d3a5ec43dbdaa36
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  789600c5df565c35
-#   text hash     ec4d7397b25d73e4
+#   content hash  772e70b3c96858dd
+#   text hash     8f6996ee51a048b9
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  30c7694dc95ac1e9
-#   text hash     691a29bf410d4c50
+#   content hash  f06ad92ebf4ff164
+#   text hash     9274f44ad8706adb
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

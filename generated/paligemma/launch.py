@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f50aa01c26e1049b
-#   text hash     75c5e84ba996f2ce
+#   content hash  199b321a6641d05b
+#   text hash     aebd91c4c7114038
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f2aca4e4eb2f9bdf
-#   text hash     fe8e04c40a91ae23
+#   content hash  134275c83d0cd56b
+#   text hash     71a6934cee0b1284
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

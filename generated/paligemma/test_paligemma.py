@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  da7db71ebb8b7aa5
-#   text hash     d3c61ad2b3df8a45
+#   content hash  9ef782671bd8e0a7
+#   text hash     97205de23759bdc5
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  cbf54f5cbda29161
-#   text hash     dde7aaeaa0b2de74
+#   content hash  b81065fe3dce2679
+#   text hash     d79610ad6f76651e
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

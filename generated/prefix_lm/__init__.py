@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d48eb8f33a6875de
-#   text hash     e43e1d5be54017b4
+#   content hash  bd9e3c2e92a484ac
+#   text hash     9bb0cbf235e7ef92
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  03b818a2921b2fc7
-#   text hash     bf0680f959140e62
+#   content hash  9119800cf948e690
+#   text hash     82a15e4efe0f4337
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  85a9223236888c80
-#   text hash     50337cef39273f7e
+#   content hash  c97b5d8cd1a02d35
+#   text hash     9f76bc7264ffb4f4
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  34453529b4ead7bc
-#   text hash     23aeadd8f99a251e
+#   content hash  1641dda2058a4a30
+#   text hash     0f7f4dff410d39bd
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

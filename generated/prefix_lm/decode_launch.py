@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  bd33bd150e5e9f72
-#   text hash     d6a1990a420083a0
+#   content hash  51e32f4edcb764ad
+#   text hash     e7a490cdf9605889
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

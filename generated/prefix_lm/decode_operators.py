@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  48ba3a122874ca63
-#   text hash     446d9ae8f19f95dc
+#   content hash  bdb3124ea7ffdd7d
+#   text hash     fc4daf2e332deb9a
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f74cc3f1b841c934
-#   text hash     7bbd577e585d3a06
+#   content hash  66d18ce33c114fa9
+#   text hash     1125fa4942d3372e
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

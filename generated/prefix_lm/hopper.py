@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  84168b2666d1afd0
-#   text hash     811b5a5cc9d3a593
+#   content hash  4f56ce4620e86ae2
+#   text hash     8278abc8b596abef
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8f072f089c45cf68
-#   text hash     d8a368775f8b5588
+#   content hash  a3be36605d6a779b
+#   text hash     e44b596a4a62a4e7
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e1f9ab647ad97d61
-#   text hash     48af90bdc2f3d84c
+#   content hash  59e4717fb9f7173e
+#   text hash     419d06eac6c7cc40
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  cb14368a132569b4
-#   text hash     f7dc8a00d471ae89
+#   content hash  c72891609ea97601
+#   text hash     d29cbabbfe878320
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

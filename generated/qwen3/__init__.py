@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cc6e548825154532
-#   text hash     ac305fd2ae7421d2
+#   content hash  8c549dfada05550a
+#   text hash     c0bbd29c79914fcc
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  bc5cf3b0ac6ad900
-#   text hash     563662906a308b16
+#   content hash  b8d75996468c39db
+#   text hash     81e84b84e65a2bea
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0d5bc0ac908cd21d
-#   text hash     e2fcdd3132fe1ced
+#   content hash  e9b9433d32d63db8
+#   text hash     2101fd352fa88ae4
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/decode/arguments.py.jinja
-#   content hash  0fd328ecf9340ea6
-#   text hash     fb395f5c164d155b
+#   content hash  612fafe1a0470b1c
+#   text hash     6683940424c5bab0
 #   render with   attnforge render SPEC
 """What calls of decoding give, checked beside what arguments.py checks, and what shapes it has for kernels.
 
@@ -243,9 +243,10 @@ def _check_cache(k_cache, v_cache, other, like, widest):
 
 def _check_written(name, x):
     """Memory that kernels write to."""
-    if any(step == 0 and n > 1 for n, step in zip(x.shape, x.stride())):
-        wanted = "expected memory for each number, as it is written to"
-        raise ValueError(f"{name}: {wanted}, got strides {x.stride()} for shape {tuple(x.shape)}")
+    for n, step in zip(x.shape, x.stride()):
+        if step == 0 and n > 1:
+            wanted = "expected memory for each number, as it is written to"
+            raise ValueError(f"{name}: {wanted}, got strides {x.stride()} for shape {tuple(x.shape)}")
 
 
 def check_scales(k_scale, v_scale, k_cache, sequences=None):

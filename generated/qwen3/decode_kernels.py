@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c58262ddd74ea9c8
-#   text hash     7905e0f4a9d64837
+#   content hash  853b7db5d5a4a480
+#   text hash     c750ece0143ea26b
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cc136eda6d907fb9
-#   text hash     93a37daf018aa118
+#   content hash  8c36b6291d93c0f7
+#   text hash     fb1f3fa16755747f
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a2510cd5ccf37b5e
-#   text hash     3f4dc643fee3182a
+#   content hash  a40c0f68dcbce315
+#   text hash     b18228b6d26669d3
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

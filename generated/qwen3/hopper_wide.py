@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7696bf64054912f4
-#   text hash     759eb97422e3640f
+#   content hash  8160f33f333459bc
+#   text hash     a73c195720c27ce5
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  59caecc0e19fba17
-#   text hash     c058d2703f8eff63
+#   content hash  4e98fda5add8fd33
+#   text hash     c42f45d2cb3e0e39
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

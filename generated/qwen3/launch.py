@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  336ecf706c0855ec
-#   text hash     98f59a6539a92179
+#   content hash  9fe6306ff926e498
+#   text hash     b24f94eddff680fe
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b2677676b8b1f10d
-#   text hash     1396e5781a486c35
+#   content hash  b98cb7695e4a06c5
+#   text hash     c9f9c604ef1ceaaa
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

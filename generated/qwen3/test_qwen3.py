@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0467dfe9e479cb8b
-#   text hash     fb081cd79848f97c
+#   content hash  76d2ed110d3d87f1
+#   text hash     fc5dfc99acd8998f
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4942e5388d5edb46
-#   text hash     56837fc9853ed654
+#   content hash  45437b043a2fa072
+#   text hash     ce0b0a13d29d3389
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2459219f1ad66480
-#   text hash     8e7857d847e171bd
+#   content hash  70917bfd00ca46c9
+#   text hash     d3ba1a825fe559f2
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

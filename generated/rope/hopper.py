@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e33834559e979282
-#   text hash     56f6b1ccd0651a28
+#   content hash  4b90989d83acbe4c
+#   text hash     c6765efa30442bb0
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

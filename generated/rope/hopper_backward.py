@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  33c352353e5f47ef
-#   text hash     8e8c544191e929d2
+#   content hash  16bbb95522a20e31
+#   text hash     79328e90ad2fdc2f
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b6684900db2ced34
-#   text hash     c8e3ce349e33fb1c
+#   content hash  3bd5903630750acc
+#   text hash     524e38003a9928a5
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  bc972305a5d3c682
-#   text hash     71275296103cf86b
+#   content hash  2fdfde4062dc341c
+#   text hash     41b3cf1f8334a378
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

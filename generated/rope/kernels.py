@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  01de3bff79303e41
-#   text hash     2008bffc9e126c7b
+#   content hash  6f13df7fc49fc2f7
+#   text hash     66f84a28d067a58e
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ff36ba4b295c41ab
-#   text hash     deb5221670364569
+#   content hash  2a2b8b799afdcc39
+#   text hash     868dd51efd5132a5
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e3dd4b5c733912e5
-#   text hash     9eea7b97c89a4d31
+#   content hash  9eab644c4f640057
+#   text hash     563f00c53e40994c
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

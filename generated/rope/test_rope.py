@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  540698927ffdf0af
-#   text hash     9936573656c02728
+#   content hash  fed5f19b376a716e
+#   text hash     984c81174c345d19
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

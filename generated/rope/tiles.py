@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  21ff8573cdd29b35
-#   text hash     275fd40075d3563c
+#   content hash  e42f700b4178b064
+#   text hash     3fe98ac9a58dc9d9
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

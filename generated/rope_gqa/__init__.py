@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  07f44b9beb15f45f
-#   text hash     f3fe9359deb6eb79
+#   content hash  5226f3e68e819816
+#   text hash     2cb93a0e8881b748
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  464674da00253f6f
-#   text hash     2eeb313ca279ace8
+#   content hash  750e449f105262bc
+#   text hash     06825c7a86fd0421
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

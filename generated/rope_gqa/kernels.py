@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6056b7316606b60d
-#   text hash     7ade8ded24162286
+#   content hash  91a760e65acdeefb
+#   text hash     6b332840d797f65a
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

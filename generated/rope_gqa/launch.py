@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c78e6dcc9a00ae57
-#   text hash     fd7460bfb6bfa4d4
+#   content hash  b3fe44e4e874c6b2
+#   text hash     c8487ff7a4449d72
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

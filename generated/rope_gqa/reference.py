@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  885e0614e1d15956
-#   text hash     67bf722c7a0cac26
+#   content hash  26ca99cc4c930f1e
+#   text hash     70085ceca2c6e680
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6e3e693273a27828
-#   text hash     0bcd4199d9153a5a
+#   content hash  828d45b6b2e8c07f
+#   text hash     a8118b03f9490767
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

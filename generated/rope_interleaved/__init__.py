@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  37bba595e1345676
-#   text hash     d8f42b9ceccb1871
+#   content hash  cf2435698863539b
+#   text hash     1bf41f9bb77affd5
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3b008330f15bcde7
-#   text hash     69f28b5eb197ead5
+#   content hash  1e21427141bd6358
+#   text hash     3e8426d11a7b8358
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

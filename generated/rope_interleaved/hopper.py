@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  397a1120603e3e17
-#   text hash     d638ad5127e1d5d7
+#   content hash  cfcc4a5f138c7fd2
+#   text hash     ed8449642ae1d0fa
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d13726b276e91754
-#   text hash     67d308e10f1aa95a
+#   content hash  7f3d904538f64361
+#   text hash     3dabaa73c87cbac4
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

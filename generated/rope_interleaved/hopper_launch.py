@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  90f3164409857df9
-#   text hash     0cd170fdccce544b
+#   content hash  0941614db4c22c70
+#   text hash     4256e3a2d3bc1f8e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

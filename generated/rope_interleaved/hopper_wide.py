@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b8cfb3fbb4347575
-#   text hash     7b61164d1ef6bfab
+#   content hash  fb62046fd1280857
+#   text hash     9a86f65fe9e88601
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

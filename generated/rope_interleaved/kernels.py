@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b6f1b1f68827ca19
-#   text hash     a5e5b2746c655d6d
+#   content hash  96170e521ef37fd5
+#   text hash     0b4225552688dda6
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

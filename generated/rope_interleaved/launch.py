@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  973ead46b2d32169
-#   text hash     83ee25e6497d20d3
+#   content hash  ce8660f2b7dcc81c
+#   text hash     0194999f579b2bef
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

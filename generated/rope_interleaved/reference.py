@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  18c902e619bc3584
-#   text hash     f7c96115377128f4
+#   content hash  995a9c26d57f390f
+#   text hash     173de7a1819b1271
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

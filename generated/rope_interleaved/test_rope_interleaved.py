@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  41f0327c36e1f39f
-#   text hash     828d3840567fa34c
+#   content hash  eba6fb89d5fcf334
+#   text hash     3df615273a5fd024
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

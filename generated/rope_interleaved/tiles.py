@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7dfa2f9ac1ad64e2
-#   text hash     10b4c099c20f95ad
+#   content hash  c2dd2f1cac1e091d
+#   text hash     2f630916c2e7394d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

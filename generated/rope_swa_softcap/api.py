@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0873242f25458ff1
-#   text hash     446c7d28d2c70a0b
+#   content hash  d5a9655e8d1a403e
+#   text hash     ee0ec49b72120d93
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  e52c61295239b0fa
-#   text hash     59e22274a7f44132
+#   content hash  18c7626cf218c99d
+#   text hash     9d7d2dca2c9a86b8
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

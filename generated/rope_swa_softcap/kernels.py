@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5d9f5dcef262d760
-#   text hash     e9f7b42d5b860b08
+#   content hash  ac2b3663a96c85ff
+#   text hash     b139425a86bc795b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

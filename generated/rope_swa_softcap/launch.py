@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f85ea242cd5e06c7
-#   text hash     5e2194d35ee212ef
+#   content hash  03b59a9925cdd957
+#   text hash     1ebad455013feea4
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4aa752dcfbde8f7e
-#   text hash     a765d4dda8d2d984
+#   content hash  c3632381ab7c43a6
+#   text hash     ad9121f1a6281565
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

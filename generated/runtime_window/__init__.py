@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  792ada6c9430d71c
-#   text hash     6e64daeb45a7a866
+#   content hash  97a18e568b466339
+#   text hash     e4e8ab6add63ceef
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

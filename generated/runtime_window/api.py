@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b26f9e5c5b91bb16
-#   text hash     dc514da63cfd63f6
+#   content hash  dfaed092ebcc67a9
+#   text hash     831df66a48341d6b
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

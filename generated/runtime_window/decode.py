@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a21043a421a0b466
-#   text hash     ea3745cfcb358ca7
+#   content hash  477ae28ca06ee56a
+#   text hash     93188f3d2b980303
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2e4e2c8e543afac2
-#   text hash     f1189a069266288a
+#   content hash  81b14672f10ef965
+#   text hash     b080e6c5d7e56c0d
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a360a1ff88e80e70
-#   text hash     782b4e43281a7c87
+#   content hash  214e7f517fcd5da2
+#   text hash     1046d184ab367a2f
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  25f1e0525d46a8e2
-#   text hash     ea17be00dbce3fd7
+#   content hash  c7f3dea31f40bb16
+#   text hash     5802cc0f2eab0dec
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  77f62bb100dff223
-#   text hash     3a46589e592f2962
+#   content hash  c70450eea87455cc
+#   text hash     f71cff78e820a0e3
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

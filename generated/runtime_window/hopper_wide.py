@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ac7889b48cabcce5
-#   text hash     7cef9901eb9178ca
+#   content hash  68842c837c338cc5
+#   text hash     3b7d5fdec5080b62
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  02ebe796e3614ee0
-#   text hash     4df10456f2b3b9a0
+#   content hash  de16d9796a31f861
+#   text hash     667047156e0777ca
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

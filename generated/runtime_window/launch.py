@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0c99cdac9c5d560a
-#   text hash     025b392ba1422ee1
+#   content hash  db2309ea407b68ba
+#   text hash     79c19784480557ca
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

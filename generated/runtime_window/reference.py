@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e41d92103d94c039
-#   text hash     2fcb0f10c82498fe
+#   content hash  3475a4e1df1db960
+#   text hash     5e70d425b63ce291
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

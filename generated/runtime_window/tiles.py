@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9b7cfaf4ac3be733
-#   text hash     931b496b1c802fff
+#   content hash  a122cfd62c8a7bed
+#   text hash     5c558a5b385d2d00
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b16fd69400634162
-#   text hash     825e94ad262af55a
+#   content hash  1345a0d9ad1e63d4
+#   text hash     a39130af70d68fd3
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

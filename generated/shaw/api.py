@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  94e191b5910d8674
-#   text hash     42e27cf97019c6ba
+#   content hash  0458e988250ed9bb
+#   text hash     8611b8b3b4c243f9
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d495eaa3f5f4f872
-#   text hash     690dd2fc62c6f4b4
+#   content hash  1641801511dabfcf
+#   text hash     74ac87da21fc2649
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  6ed74e344aacb1be
-#   text hash     e56df128e08ddd8c
+#   content hash  5cbc8d5c4a0255dd
+#   text hash     06ba739c4109f91c
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

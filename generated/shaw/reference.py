@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  afd6f11cd75ee001
-#   text hash     d1962b3fd5833160
+#   content hash  148b31540ddb39a9
+#   text hash     7b4c1eb0507feb27
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

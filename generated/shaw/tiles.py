@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  52a50d6aee8e26c0
-#   text hash     2f79f229ab555df0
+#   content hash  930861c1d7a3d839
+#   text hash     745758e113f4403d
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3f62bb73f4b14cb3
-#   text hash     bda9f346a94ea0de
+#   content hash  99569040ee19f18b
+#   text hash     bab5c45d43e4e87b
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

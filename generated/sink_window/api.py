@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2c5ad5a1702bcfc2
-#   text hash     e88014fb308221de
+#   content hash  09b71bd382cc32c4
+#   text hash     a5b1bfc05fe75f24
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

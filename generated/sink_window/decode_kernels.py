@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4de1ece85961ad7a
-#   text hash     f1a1742faef8d1e3
+#   content hash  14a70bc10f22c6a9
+#   text hash     d6f610c0dbeb9649
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e3b67fd03e443399
-#   text hash     b3e9e2e90e484955
+#   content hash  95800cc2b8926022
+#   text hash     dda462fb88819d28
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  54255c12593d4433
-#   text hash     07ebcf5ccf97a5c7
+#   content hash  08a85bc9e1dd7a21
+#   text hash     85e7ed3bef5f9a7a
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

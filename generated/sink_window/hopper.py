@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d851c5458a393054
-#   text hash     0fb116dd3da0753c
+#   content hash  eddbbfddda46a45d
+#   text hash     ee208388ed1e51a5
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6869cf5e395b4fd0
-#   text hash     92da022d1ecc4d09
+#   content hash  773d30979119b36f
+#   text hash     03efe9cc95c466b5
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

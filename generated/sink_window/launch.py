@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  40455c2cbfcebe1f
-#   text hash     bd1cb1f3575932ea
+#   content hash  591d871acf10ff5e
+#   text hash     96aa4eefa562b466
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  476b498f861fd341
-#   text hash     b56efcd7b19787e8
+#   content hash  9da18872afd42283
+#   text hash     f247475de46214fa
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

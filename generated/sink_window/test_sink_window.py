@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b8459c30258d98b7
-#   text hash     06e015d2385aeb71
+#   content hash  d0a9eb75ab232291
+#   text hash     5d4cd7dec1d05df4
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2fd71fe8d2215af2
-#   text hash     1a3b97e3172fc982
+#   content hash  70837a6fa5924603
+#   text hash     7706cc63c8a5c37a
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  43cad689911aa26c
-#   text hash     bba701f87464d74d
+#   content hash  4dda059937327c49
+#   text hash     6831c94df1ee6a62
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3f37615ace8d9d4e
-#   text hash     18d76e0f86362722
+#   content hash  35aa69fdf0ad78e4
+#   text hash     b69dad70993c723f
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  02984ecfcd303cbf
-#   text hash     1237fa76b3b25901
+#   content hash  2198e1fa0e8fee21
+#   text hash     74cf719826561c43
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4bf228ee0851b766
-#   text hash     481932d6798eb973
+#   content hash  fc58ae3c05d48c8d
+#   text hash     2f8188394dc19db3
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6390b568a163cab9
-#   text hash     5523682c62b86540
+#   content hash  19a995a7e6c2915d
+#   text hash     10767b2a9865b702
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b2631c6ec4f2a360
-#   text hash     481fe7ca778d1258
+#   content hash  a774293a964be843
+#   text hash     a90ba0a9defea666
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9068867e9af1e1eb
-#   text hash     f386c3dc0f92c9a1
+#   content hash  86a5a38dee8dafe2
+#   text hash     6b7797cfea43e21a
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

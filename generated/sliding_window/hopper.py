@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ce11f5dc5b71d9a0
-#   text hash     40d7da482dc29527
+#   content hash  145bc7742c7b664b
+#   text hash     be933a3432c48a91
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f253f53ee46de848
-#   text hash     dbaa1ed9dbc6f5e8
+#   content hash  5f0e530afc608bb7
+#   text hash     375e4cb6e2068743
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6559a74335f20edd
-#   text hash     8d46389fb8a1312d
+#   content hash  659542dccabe1a1f
+#   text hash     dc1f28c570a475fb
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

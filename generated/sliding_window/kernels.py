@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8a9e2264f0ad2e3e
-#   text hash     ae876ee35fcb2cf9
+#   content hash  fec4dcb8e621b6a2
+#   text hash     ca9561ab108a39c2
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c3d0739e5856b1b5
-#   text hash     dd6d68de83991876
+#   content hash  2df9f92bbe65777a
+#   text hash     5a59e2c905d9624b
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8480b27642164fe8
-#   text hash     4127780e74f42c54
+#   content hash  34b821f71b47a9b2
+#   text hash     aa0039554c7a20ad
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

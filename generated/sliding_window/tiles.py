@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  31d7c4204ae93be0
-#   text hash     6a4a9d550f2ef964
+#   content hash  d8a12499729d335e
+#   text hash     dccea31e1fb33ace
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

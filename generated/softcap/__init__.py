@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8e9ae75fbe2e4e71
-#   text hash     d32e1f03004543df
+#   content hash  3afe673c03df6863
+#   text hash     1372bf3211d271de
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

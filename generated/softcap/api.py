@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  870bc384e5064a36
-#   text hash     38da605364430ec2
+#   content hash  2d45fbea05a34074
+#   text hash     f138bdb1531bd850
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

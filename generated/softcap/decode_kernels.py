@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  30b8b6dfc53aa252
-#   text hash     7cafdfe118bd70f3
+#   content hash  b0ddaab8d91371c0
+#   text hash     91fd03eecdce2ae2
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f9eb635d37635d2e
-#   text hash     928510d0f82a04a0
+#   content hash  c346778345e39847
+#   text hash     53d49af02e2ffa0e
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

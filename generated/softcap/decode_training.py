@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5a1fd101cfc4e59a
-#   text hash     1cf6937c65d87d58
+#   content hash  cca777860b5ae7d3
+#   text hash     2bc3edc94fae1fbb
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

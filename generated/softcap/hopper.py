@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4cc01a4cc21629c0
-#   text hash     53ebba658f123641
+#   content hash  883ab10d114d1db4
+#   text hash     a4260daa19b26d8c
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1b55538f665daa16
-#   text hash     8e0c667b58c1d2b2
+#   content hash  b9e310aaf321698e
+#   text hash     0cc75de5cec40ca9
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1d85f1c84431bd07
-#   text hash     8bb650f0fd8ac852
+#   content hash  414e63ae563fbbbb
+#   text hash     e8dacb8aa0c362d0
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

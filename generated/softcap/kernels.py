@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b3a7e8c098b344e8
-#   text hash     ed85acafc6ed9475
+#   content hash  bdfc0deaefcf7fa1
+#   text hash     454865c93bfd28a5
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e41d442c362a2ca3
-#   text hash     cbd2e66c37d7a947
+#   content hash  f2b651653ab03234
+#   text hash     5aa6efd5f5de1d8d
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8d369fc5792d474a
-#   text hash     b8a796c8c8617cf0
+#   content hash  d6ac711f86252dc1
+#   text hash     971e15d25c07dd8a
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

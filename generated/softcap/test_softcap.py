@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fe1360997fd7d455
-#   text hash     c78d70bbc39ef4dd
+#   content hash  8261ae4a6858e8b8
+#   text hash     40cb6d64d9db94b2
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3a9135b5b939fd6b
-#   text hash     757dc9ebb6bbba3a
+#   content hash  4e0e55e4f8039914
+#   text hash     d2da00c257e0efb6
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9ea205c0ae244b8d
-#   text hash     775f8707671b9d9d
+#   content hash  0edee080c0dca8c8
+#   text hash     b2968c69023b0afd
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  bff1ed98f35f9ffc
-#   text hash     9f0aa2284483f266
+#   content hash  7587c8b07d60e94e
+#   text hash     7a467804b015d8fd
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

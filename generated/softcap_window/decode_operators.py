@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  cc40d4b7f2addf42
-#   text hash     3bccbda819aed6d7
+#   content hash  60e35a4224dc8fae
+#   text hash     84b45c0363522f34
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

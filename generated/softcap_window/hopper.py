@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0db81bff1ee25cb6
-#   text hash     ce0180ea399032bc
+#   content hash  8c7db156997bbe66
+#   text hash     ef5101bd8119b89f
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  eee94f0d5e1b194a
-#   text hash     04fb053cc5ee3825
+#   content hash  80b39b6620d1f208
+#   text hash     c28fe0438358d910
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  98a3810ce88b7cb9
-#   text hash     edc7fbfe177c14f1
+#   content hash  c421160e44336607
+#   text hash     45b03a188e296b71
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

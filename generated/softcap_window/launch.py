@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d8bca6dc19c0dbf5
-#   text hash     22e3df64330392f0
+#   content hash  10496fea8cd2747b
+#   text hash     372a17ee18a92d05
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  996e540bf762c4b8
-#   text hash     a4cbfbf777b4d3c8
+#   content hash  57829493fef3df72
+#   text hash     489f418d818bd889
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  8c6e23acdb5874a5
-#   text hash     70cfe3a74492e6fe
+#   content hash  9853c2b135e63d19
+#   text hash     eed173bec5e565d9
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

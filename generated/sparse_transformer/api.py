@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6f0db743e3f12384
-#   text hash     c01b3cde10372dd4
+#   content hash  d05cce81906b3994
+#   text hash     36a0781a3692114e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

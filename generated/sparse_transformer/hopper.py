@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  60a8b3552231cd08
-#   text hash     c2525d8e1aecf29e
+#   content hash  bdf2628ca0b10806
+#   text hash     352c26365f113232
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

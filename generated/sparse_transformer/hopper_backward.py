@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5c8b4f507315d488
-#   text hash     4d5af9ce0e0e1378
+#   content hash  f7de5822c85483f3
+#   text hash     5e747c23edea1c80
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

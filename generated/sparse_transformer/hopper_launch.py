@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1a0881ecb3ed777d
-#   text hash     857464fc7751e690
+#   content hash  63b628381db8bdff
+#   text hash     ae863d683f843ef3
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

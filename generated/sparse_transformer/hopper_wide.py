@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6f664b45e173563e
-#   text hash     cb73b611497f88f3
+#   content hash  be2f3adabf774452
+#   text hash     26afdd5aaa16f548
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

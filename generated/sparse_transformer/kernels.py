@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  2df2c56177c573b4
-#   text hash     31c24309aa15c608
+#   content hash  fdbbe81a7d62dae3
+#   text hash     a0eb3340b63fb2ad
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

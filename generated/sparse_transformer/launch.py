@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  bea23fd7dc000fb6
-#   text hash     0d9d0f58e0cc5dc4
+#   content hash  2d74486b950a89d2
+#   text hash     7e34ebb1121aa110
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

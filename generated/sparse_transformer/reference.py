@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  3dc21f6f4d55fa99
-#   text hash     534622e1f149661c
+#   content hash  4cd4ba094770d5d6
+#   text hash     8664b7fb786c1be9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

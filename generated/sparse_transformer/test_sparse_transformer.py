@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  8a06e56294ad54bd
-#   text hash     fb4fa62c9e67bd55
+#   content hash  b2010500a6207920
+#   text hash     2c5abb067c35f540
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

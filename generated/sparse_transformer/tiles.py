@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6210d84528403ad2
-#   text hash     846ebfba8b2f6da0
+#   content hash  4f096c0bd4295b0d
+#   text hash     8634cccdca794d70
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  607a34c5053db5d9
-#   text hash     d4b8bbd55900272d
+#   content hash  1fa869f6425014e7
+#   text hash     36b1e3aa11435a02
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

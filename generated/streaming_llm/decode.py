@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a1b18a1de08a3498
-#   text hash     ebbe331153657865
+#   content hash  d75505d6ef074c64
+#   text hash     5fc3cffbb2097557
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

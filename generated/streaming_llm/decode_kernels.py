@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  192af9e1b86fc0a3
-#   text hash     962a25f9061c46ab
+#   content hash  96aff85725d99fea
+#   text hash     957aa0cc2b0f25cd
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

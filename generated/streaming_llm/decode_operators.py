@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1eb9c545b9c830f1
-#   text hash     a3734c6623a26085
+#   content hash  d54579e6ad797524
+#   text hash     72c09e30f7a60d7f
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7a37a56960fe1d84
-#   text hash     8166a505f7bb46ed
+#   content hash  5a00efbb9789ca7a
+#   text hash     da1c3ccace7090dc
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

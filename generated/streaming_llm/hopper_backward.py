@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1cbf224c28e53c00
-#   text hash     104a33cf8f2c2cb6
+#   content hash  4c61ad66d693b294
+#   text hash     3f3041dfae6044d9
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

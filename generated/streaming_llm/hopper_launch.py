@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f225b4971e1c3ef9
-#   text hash     7a15c098bc95ea36
+#   content hash  8b2dd9a6e5598516
+#   text hash     e9e38aac526111ae
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

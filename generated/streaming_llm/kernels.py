@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  78b1c1924416d062
-#   text hash     93f5c07c7dbe489b
+#   content hash  9d84228ce5c1e2f8
+#   text hash     6abc01d79db556ea
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

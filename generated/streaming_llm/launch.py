@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  62be83d36f493b8a
-#   text hash     072151c91d1e202a
+#   content hash  127cc613ea622937
+#   text hash     b21e72ffe5d6da86
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

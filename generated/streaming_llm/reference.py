@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  442521cbb733b292
-#   text hash     eb8dfa25d018e6df
+#   content hash  3b79cf931439b26c
+#   text hash     6e8a95817cf5d112
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

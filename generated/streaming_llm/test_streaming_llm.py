@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  92932f26ce68cdad
-#   text hash     a85768911875d675
+#   content hash  1e8290d95fe7fc69
+#   text hash     87de8035163acca8
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e434ee4f18eb54ec
-#   text hash     dc91397b7fd1588a
+#   content hash  0e46818d8a3ba27e
+#   text hash     908d394736694d26
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

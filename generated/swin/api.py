@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7aa56175fa64287d
-#   text hash     df5f0ebebb803b96
+#   content hash  f7b6d56c773f7f77
+#   text hash     7808b66eb06a693f
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7d4fdce935ad3adb
-#   text hash     ef97a2810e472926
+#   content hash  fda233b2225ac2e9
+#   text hash     84d41c5e61eb1f03
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

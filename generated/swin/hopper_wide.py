@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8d58162d23e1b241
-#   text hash     c6514e9343915888
+#   content hash  a458087071752d5b
+#   text hash     bd275142b1be1236
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

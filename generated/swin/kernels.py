@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8a16dde4af159e86
-#   text hash     ae39187a201cac29
+#   content hash  982d41804eb477ba
+#   text hash     656fecee5bd50732
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f0c671bd8b45f879
-#   text hash     2427f293b73f6f72
+#   content hash  ef818015b7755110
+#   text hash     2b116a1bcbdcee60
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  93ba7a0f60c73ee4
-#   text hash     6ba75fa0c74e584d
+#   content hash  a3aed44237d2b3ee
+#   text hash     6ba8c1625de69fb2
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

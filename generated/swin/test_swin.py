@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  43d49742bc932593
-#   text hash     aa2bbf0c1847f8fa
+#   content hash  1fee41733ae076d7
+#   text hash     5c32fed0a2f87d20
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

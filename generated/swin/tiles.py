@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  73fbd46a5a7e35ee
-#   text hash     e0054403e63d94e4
+#   content hash  1701a4ab2754a887
+#   text hash     6812140739eaff9d
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

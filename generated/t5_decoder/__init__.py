@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ed6f725eb8ac9fd9
-#   text hash     76a0337ec157104a
+#   content hash  23a5d42f3f1105dc
+#   text hash     b6ddc4967c7746af
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  fef472fdb8a80d86
-#   text hash     41ea3b4ff2a05b59
+#   content hash  4991d0b4250e12bf
+#   text hash     7ccda5a88c7b4d54
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  67cb75be02252c2e
-#   text hash     9590a8cfa032421a
+#   content hash  2ee25940197e7712
+#   text hash     f38b1461af84bd81
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

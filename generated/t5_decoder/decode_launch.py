@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7950caa849f1750f
-#   text hash     4636afe13e45a3c0
+#   content hash  317b308d51c7732f
+#   text hash     08156a85aeb02783
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

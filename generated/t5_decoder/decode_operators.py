@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b266e1f4a1f994e2
-#   text hash     9e77fd75dc6e1985
+#   content hash  dc2e7eb75edf77e5
+#   text hash     916b3ef7ebef5cbc
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

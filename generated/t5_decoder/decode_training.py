@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b3d0af9b21d0f509
-#   text hash     7558b412ceeae621
+#   content hash  c132146a55aad4ad
+#   text hash     fed4d6cb298be78e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  661b82badeba8507
-#   text hash     f3f77073ecff4211
+#   content hash  a65203fc7a67515c
+#   text hash     6101e50f70f1a71b
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d16e5c82a5c3dcd0
-#   text hash     a1fc084cca3d9d3a
+#   content hash  32710631ca876417
+#   text hash     7210b686ddc601be
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

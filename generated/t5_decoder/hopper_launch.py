@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  807b9d4602f25da9
-#   text hash     ed3618e0bbc026b3
+#   content hash  18dd85ede7cdaea0
+#   text hash     bda672f9997304d9
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b89e09914f9f014e
-#   text hash     0cb67582bfc8f883
+#   content hash  c47dd858b25807c1
+#   text hash     2165eef2fa177140
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

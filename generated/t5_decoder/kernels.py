@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  78054ea2e016f75b
-#   text hash     5f3eeaca2f6e14e5
+#   content hash  f1429043de7a588d
+#   text hash     2c8cfb9f37cb4dd6
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

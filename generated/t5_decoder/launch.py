@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  9fd5ac7b2c4a5e99
-#   text hash     cf1c82ffce206da0
+#   content hash  735cca193533f96c
+#   text hash     bac8cbcede3a40a3
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  9e3ecd126ca72bd6
-#   text hash     99668100c33716ae
+#   content hash  b1ad5c4e5c516430
+#   text hash     34300e31cf9e251a
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

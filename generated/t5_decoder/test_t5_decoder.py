@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d2e95b79d4f692e3
-#   text hash     143a2675f1e4e95d
+#   content hash  a425d9263bf7733f
+#   text hash     8cbc7a912b0d10dd
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  cdc20b7eedc4866f
-#   text hash     169f887bc2b84b4e
+#   content hash  8c1ac29259e73dd9
+#   text hash     f3ecfa7facbb72e4
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

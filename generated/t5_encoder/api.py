@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  fc237919f4de020b
-#   text hash     90db1ded27ff0932
+#   content hash  ea9a98fc264ed57c
+#   text hash     6f3bad25447babb2
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  78e5db4f57a57c85
-#   text hash     71fe9188c512d52d
+#   content hash  d9f9b406096ce3b2
+#   text hash     5ba8708763139f3d
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  362906ce3bb14222
-#   text hash     24a01b42ba8bed8b
+#   content hash  17c340304eb363b7
+#   text hash     afb49dd9fdfb4eff
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  eebdcec151476864
-#   text hash     59fbe4e543d30073
+#   content hash  0d01b2c4147a3247
+#   text hash     d2f5b6134259354f
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  8d6aa086cf095362
-#   text hash     57219317cb84632d
+#   content hash  ae80c79dff99b1fb
+#   text hash     278b2755bbe952ed
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  408701d9d6807b14
-#   text hash     36410d0dcbae97f4
+#   content hash  e3dd82882a7d9a0e
+#   text hash     d69237a7ce1bcc0f
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

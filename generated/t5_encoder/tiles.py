@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  807de7f29d3f2a4a
-#   text hash     ba85df9d786cf220
+#   content hash  cd19a8a603e943e8
+#   text hash     3511ac201e640371
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

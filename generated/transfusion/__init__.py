@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8fda26891d365414
-#   text hash     fc043aaf23f8d296
+#   content hash  386a5eba8b8ae975
+#   text hash     a5031732bfaa5207
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

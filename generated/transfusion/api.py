@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7fcec46c7ba37d18
-#   text hash     f7f5c1141d3a4397
+#   content hash  7629246804b7c768
+#   text hash     c5814b1fc480607e
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d639fb8516f79a7b
-#   text hash     11e2634a4463918e
+#   content hash  fe14f1944b8f8d80
+#   text hash     4918c18075c8d6e2
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  32f9c762ba563404
-#   text hash     fe8d985473c67ee6
+#   content hash  12ebdcc423498e61
+#   text hash     c7117a3ee41c83d6
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2f06bdc01a917f09
-#   text hash     86ff5f4d5842805a
+#   content hash  b63d8cb4ffb0fc32
+#   text hash     bbf55565b1dd93f1
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

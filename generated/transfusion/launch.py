@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  bf5604e4bfb24d91
-#   text hash     03afb40c280531ce
+#   content hash  3f9ca0f7459fd145
+#   text hash     2c492fdbcc8db87c
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

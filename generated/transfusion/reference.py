@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  13d5c7932ec8c6f6
-#   text hash     61ae0650b75dd581
+#   content hash  b71d1732b4319580
+#   text hash     ab14df97df307f78
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

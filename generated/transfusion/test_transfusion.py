@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7d3b3a3ebffdf1f4
-#   text hash     bc46a4b8db53451a
+#   content hash  87bc7bca5b213fa4
+#   text hash     f9f77992104a63e6
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

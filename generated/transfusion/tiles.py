@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  20ac0c8a82d647fc
-#   text hash     4aaf8353e8cfb97c
+#   content hash  01ee08fb6bc6be37
+#   text hash     13aa83227f21e5f3
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e2acc0fd0409aed6
-#   text hash     47d2cf78b969e802
+#   content hash  c74fc04b04a6870f
+#   text hash     cdf4cee1d3a51bed
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

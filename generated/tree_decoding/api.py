@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ef376d662482298c
-#   text hash     8422d637827f147e
+#   content hash  595b1b37661ae9c4
+#   text hash     d9e5568ce7f3ab53
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dd3ab100f6cc8661
-#   text hash     7fc9bf269c016085
+#   content hash  9be62f36fb5e6b22
+#   text hash     421356f78c0a1081
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dae43389be0813e2
-#   text hash     3c8518a20fc67b1a
+#   content hash  fbdcb56bda1116d5
+#   text hash     b213358dce289c9c
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

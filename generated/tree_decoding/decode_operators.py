@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2fe038582b42efbc
-#   text hash     a205641e490003e4
+#   content hash  44055e96f6627e0b
+#   text hash     ae753e6dbe03f707
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  75563215c83ccc5d
-#   text hash     dd2ddac98a2e8bea
+#   content hash  e5bb893c1f48607a
+#   text hash     7276739ca152420d
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b0c7939c02e6644f
-#   text hash     24acbcfb7d9459be
+#   content hash  e2eb05621bcc1b48
+#   text hash     e67a765dc259b451
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

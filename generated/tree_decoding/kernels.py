@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e9c4da9d3a230104
-#   text hash     78fb6da568c79ab6
+#   content hash  177d2ad20dbb0819
+#   text hash     3fc7dac1f3ef349b
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

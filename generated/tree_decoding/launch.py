@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  75822eaa05ab9fc1
-#   text hash     e9f02aca89c6b66a
+#   content hash  4c543935d73039cf
+#   text hash     d67b0bfd6a862df4
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

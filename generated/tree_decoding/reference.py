@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  799e52df1cd14954
-#   text hash     512f0294cc17875c
+#   content hash  fbc03c1bdeed97f8
+#   text hash     e1de54b9ec558848
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

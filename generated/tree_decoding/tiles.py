@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4e8ca231d0d3251e
-#   text hash     580188b37dab5da9
+#   content hash  75571f1ce424dcb6
+#   text hash     4711f7affd8a9603
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8ec047809b150bbd
-#   text hash     dc9143dbf32ccac6
+#   content hash  74be03f9bc440a1a
+#   text hash     47f7da47ae61e851
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

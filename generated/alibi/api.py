@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5cd21fd9ae2ef217
-#   text hash     f65f18a175afad55
+#   content hash  2d0b45bf08617bc1
+#   text hash     fee5a9bf78d89076
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

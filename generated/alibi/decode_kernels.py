@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e4d6fd429d31cf3a
-#   text hash     5a96ac98665b39d8
+#   content hash  b40a7bf9ddb85c57
+#   text hash     2db64a18d915091e
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  215c8d686b0dd840
-#   text hash     abf96cbe403ae203
+#   content hash  fcce33c8685cd261
+#   text hash     2d160aec078c6696
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  fb8f658a0a5628ba
-#   text hash     4eba5ee04e22f505
+#   content hash  6c32fc94377a315c
+#   text hash     a3c1274462f45e48
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  79a46afae1ef32d3
-#   text hash     f8379b6599f99d25
+#   content hash  c83e8052ec6a07c6
+#   text hash     0bfebf4004bfd09f
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  218057ead1a38b3b
-#   text hash     ce7ac76e6e4d81ab
+#   content hash  532b7d4e77f4bd47
+#   text hash     4577351de3ebe407
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

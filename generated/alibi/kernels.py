@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1fa71e7dbde264f8
-#   text hash     d410994eb22abe34
+#   content hash  6a2379a58a10a47c
+#   text hash     b81674e887c6ceec
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

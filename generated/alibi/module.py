@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cd6eb507a76a1990
-#   text hash     e35a90e39cfc2c29
+#   content hash  71049d195996ec0a
+#   text hash     72566ddfd0503a8f
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2b8aba44712ae34e
-#   text hash     cde8954913a143c8
+#   content hash  b483fa106f03cf3b
+#   text hash     e6a27f5694354465
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

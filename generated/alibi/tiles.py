@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6eccc6a7ef3e9bdf
-#   text hash     7b3628752b37578a
+#   content hash  30f093eebf1ed1fa
+#   text hash     c2cb7cd8b2728caa
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

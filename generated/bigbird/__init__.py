@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  7250d0ef9717b041
-#   text hash     94d8cd6c3e337ff1
+#   content hash  ba446680c3bf646e
+#   text hash     88896b05e5011894
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

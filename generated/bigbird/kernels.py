@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  80bbc20a112ec2df
-#   text hash     68793f0df0cf99b2
+#   content hash  3fa198d9d789bbbe
+#   text hash     645e809ff8bd29db
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

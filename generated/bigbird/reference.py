@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  046070f2540ddaa7
-#   text hash     657a334c5b19cd9d
+#   content hash  ac143d6763a740db
+#   text hash     0d3a77a1a453d5fc
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

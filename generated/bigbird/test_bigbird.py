@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  76d8cb2fee5b1748
-#   text hash     744f82dde6be807d
+#   content hash  396a94e5c27d36b8
+#   text hash     c3c1caa9411d8d58
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

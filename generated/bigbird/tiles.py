@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  790af7f4b618bebf
-#   text hash     1284d57e5b485e19
+#   content hash  ae574d08e9ee5bee
+#   text hash     7387a4a0b4e62db2
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  928aa049086292b5
-#   text hash     5353b30bae21ea84
+#   content hash  17115084447e61a3
+#   text hash     8a4c97d2af334823
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e49c1b079cd66083
-#   text hash     a3f39cc121f65b7f
+#   content hash  5ea9ebaf63af0e5f
+#   text hash     cb296f929d5f31de
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

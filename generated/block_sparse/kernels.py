@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  02d49007a7e5a930
-#   text hash     5f577de2c54c4ded
+#   content hash  ba59effc52d95ec4
+#   text hash     560657170c8e99d2
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

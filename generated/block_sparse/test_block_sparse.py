@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  fe57373a811ff724
-#   text hash     53dfd8024fe4b99a
+#   content hash  fa4960c70d7a0bf1
+#   text hash     d6df0715662f58be
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6a5c11281d526147
-#   text hash     2a0cdf924702ffe9
+#   content hash  a2a3ca39faafa233
+#   text hash     15608ac0af2cc747
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5197f38346ee93d5
-#   text hash     7681c44ee22322ea
+#   content hash  713b21fcd89e0b9c
+#   text hash     393d5eeffc6649ec
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a932ad7dcccaab3f
-#   text hash     08445240622c1415
+#   content hash  6de37ac14722a7b2
+#   text hash     7e81acdb3179154d
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

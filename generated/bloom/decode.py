@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e537325b16d02716
-#   text hash     2418e2f295fed9a8
+#   content hash  57af1abfd770aaa9
+#   text hash     fc1458e63b4223c4
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

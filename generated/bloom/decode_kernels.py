@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  316bb5785a20c2e7
-#   text hash     8a3f195970e73e75
+#   content hash  6df741c6a6dcaa20
+#   text hash     f92406b6a7815f77
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d90886c17519e9e5
-#   text hash     da9ae5ca96bf5d59
+#   content hash  404c9c101e4df544
+#   text hash     2303782789f59ce1
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

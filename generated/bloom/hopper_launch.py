@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c075a28ba7cbcf46
-#   text hash     8d90f13895005c30
+#   content hash  2cd70ff2bd0a4ccc
+#   text hash     bcf7a479d149952d
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6d33804203567cb8
-#   text hash     ef6ddc79b24d5e69
+#   content hash  bf85e8f60fdc2160
+#   text hash     d84fb75aebe1ee1a
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  14ccd6b7d21d6f76
-#   text hash     8b3af2dae6058871
+#   content hash  0407d4048aea85ea
+#   text hash     d5217492955851e0
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a0d799294d80a594
-#   text hash     a44b4e54e21b7026
+#   content hash  925fcc47a58fb2cc
+#   text hash     4bf3b9036d5eab60
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

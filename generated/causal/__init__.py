@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6921297e82b87c7e
-#   text hash     7d5b17d48cdbdaba
+#   content hash  ed1f493a840853f9
+#   text hash     56e11400d07c6d11
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ae6f93d8a5d32947
-#   text hash     082f0e37800b14bf
+#   content hash  12903ddd910cf540
+#   text hash     aee8ece8054863eb
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

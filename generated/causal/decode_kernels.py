@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b7ad6ed420ca43df
-#   text hash     cddd02dea6d44808
+#   content hash  8116fba3014049f4
+#   text hash     962f795c51326d24
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7be4dd1d43dc6e1a
-#   text hash     ce50c4ea2f47880e
+#   content hash  58726b6f5fa67078
+#   text hash     513916a7c7378d69
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

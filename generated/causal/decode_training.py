@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  707b90fea4069427
-#   text hash     12f5cd995b3fd945
+#   content hash  ddced09751458be4
+#   text hash     007c7a7672e2c70a
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4ca01bc226c84301
-#   text hash     9415d4f22b2e9188
+#   content hash  5ac65285a2d48abd
+#   text hash     daa70461d266c85c
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

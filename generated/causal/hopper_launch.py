@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  bfe901de8007e5ab
-#   text hash     2fe5a8975fcfe562
+#   content hash  13aa08cb31b64d2e
+#   text hash     9556f767dacc0df2
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5d074ac3ff0b5be8
-#   text hash     47e403f151850178
+#   content hash  25281d51b9259ef9
+#   text hash     5ba07571feddebc7
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fcc32e2aa20ae4b1
-#   text hash     5fefa3a6141b1a7a
+#   content hash  540f4ce61d7c044b
+#   text hash     4d141900ec16a1fc
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d765b924f9cc4e7e
-#   text hash     9f334fbd38340ec2
+#   content hash  ae214c2e3a6bf4c6
+#   text hash     080f557cec494620
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

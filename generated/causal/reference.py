@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  16fe9f65cd3c2f40
-#   text hash     c4ed15d3bccb108d
+#   content hash  9b653b608c73d53d
+#   text hash     13a7ab2303941840
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ddaa635651f248b1
-#   text hash     40ed1a7c69028657
+#   content hash  0c2ed259f7f4ba49
+#   text hash     275fded769c4d9cb
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

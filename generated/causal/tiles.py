@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  921c60ad3e26684c
-#   text hash     31293614f5e0cb21
+#   content hash  c2a63417e7baae52
+#   text hash     fff23d9c3aa5301b
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  318b17adb2d62efb
-#   text hash     79452084ea676c80
+#   content hash  1be151494034a18c
+#   text hash     8c3edfe3b99282c8
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6485f5175b5a51a5
-#   text hash     686fcabd91df7fc9
+#   content hash  a69d5f877bba7ad0
+#   text hash     74155c5cb80e2e54
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  661cbb6458f2a974
-#   text hash     c9f1d49af0aa6ca6
+#   content hash  aebc45e86ecc1af1
+#   text hash     b47401b6bc3c493a
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

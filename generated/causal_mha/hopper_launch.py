@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1d5931c6ba8317fe
-#   text hash     b6fbed99145a0a9c
+#   content hash  10e6f0b1d4300609
+#   text hash     eb53430aa5b09f8a
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

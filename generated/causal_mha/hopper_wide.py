@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d01d6ccb836b3f56
-#   text hash     0b791234eaec9cae
+#   content hash  eb569c89e3695b5a
+#   text hash     676e256503a82fe2
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  52af49be1ff9967b
-#   text hash     5a8fa16b31b59d4f
+#   content hash  715580d096612fcd
+#   text hash     ececcac24ab60478
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

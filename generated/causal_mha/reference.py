@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b2977671a6106e57
-#   text hash     d2dfa09fcfbc13bc
+#   content hash  25305f4347b198b3
+#   text hash     bbc9bb07abbfdd67
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

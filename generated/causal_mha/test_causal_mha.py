@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3e53c3c9251c4fae
-#   text hash     0ed9bc837a5c2ea4
+#   content hash  71bc0b394c928108
+#   text hash     85346a74f0c37095
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f347b07ffaaabd88
-#   text hash     d18614fcab6b1934
+#   content hash  15db9494d4c44d02
+#   text hash     cd248134c76e255e
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

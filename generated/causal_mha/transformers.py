@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  34c9649c9d0086bf
-#   text hash     ebb98e18ffe82815
+#   content hash  c7ae62a883042ac8
+#   text hash     1ff665a986e4ca71
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

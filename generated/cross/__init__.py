@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3b5fa7b8bb5b38da
-#   text hash     2ed6df7516b965c6
+#   content hash  8202f8f83a52a741
+#   text hash     16685b74c688e90e
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

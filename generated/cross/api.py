@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3a191f19799a9358
-#   text hash     6c7e6c77e0184c1d
+#   content hash  f3c33c0308ce7187
+#   text hash     f50e4973e5b72193
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

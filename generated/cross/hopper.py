@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2f4a8495b92bd9b0
-#   text hash     f5f8762b710210bd
+#   content hash  762a765f0d9cf6a6
+#   text hash     e0448998b93d72af
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b9378c218258c19d
-#   text hash     cf2960fe9947a89c
+#   content hash  5bfa647bb9e9c581
+#   text hash     1ab8c0e3b0ed2bcd
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

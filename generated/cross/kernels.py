@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8935b767d27e9aa4
-#   text hash     2a350e9e524effb3
+#   content hash  efbe4c1680bc6c19
+#   text hash     779bc7b5544120e4
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

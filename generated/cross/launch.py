@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6a74d97cf86abed1
-#   text hash     c6e23f36fad584c3
+#   content hash  10d0e28815b803ed
+#   text hash     a9065f7f5b497d78
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -78,8 +78,7 @@ def _differentiate(
     dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v, entries=entries)
     dlse = None if dlse is None else dlse.contiguous()
     cache = runtime.LaunchCache.of(
-        "differentiate", q, k, v, entries, out, dout, lse.data_ptr() % 16,
-        None if dlse is None else dlse.data_ptr() % 16, *wanted,
+        "differentiate", q, k, v, entries, out, dout, lse, dlse, *wanted,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
     delta = torch.empty_like(lse)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7f234078d16c3309
-#   text hash     4dc5c97acfd88749
+#   content hash  7f9d084aae497bc2
+#   text hash     10f5c24ffe03fb5c
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

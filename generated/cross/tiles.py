@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b44708576a0b2c41
-#   text hash     2ab0413f3894806c
+#   content hash  10259f069f1faf9c
+#   text hash     916554323c4913a6
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4bbc7c8097bf20d9
-#   text hash     9a2b6734d8669d2c
+#   content hash  458326ff2def920a
+#   text hash     e77d92d7138f0202
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

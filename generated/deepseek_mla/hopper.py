@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  226f4d66d81559bf
-#   text hash     8ca783700620c047
+#   content hash  268ecbdc7c09cc25
+#   text hash     bdb174b7afcd9dfe
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

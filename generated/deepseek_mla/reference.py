@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f4cdcb2fd79c5a9b
-#   text hash     cf5da4db894a9148
+#   content hash  8d0da1e5ae0f5183
+#   text hash     964533ec07382394
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  66df2d237fb19a4b
-#   text hash     4a555e4bc281aa2b
+#   content hash  49fc4f535fd9fe79
+#   text hash     ac2adfcc8b674a77
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

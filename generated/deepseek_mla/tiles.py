@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4499ca3da89d6600
-#   text hash     424ec67b2dd61e47
+#   content hash  b45e99109bee616f
+#   text hash     ff13533c8d44a4a6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b7aa427ffda97d46
-#   text hash     dc40318d9d38ad72
+#   content hash  571cefee19f6d14a
+#   text hash     e0bd967b189b589e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

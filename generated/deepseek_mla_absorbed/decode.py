@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b035785a0b4d6b60
-#   text hash     63da20771b890fe0
+#   content hash  00ad05f798ff6a86
+#   text hash     9cd11f58ee41d997
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  ac880fd6be10f8d0
-#   text hash     2d6b5d4d6d5b74f0
+#   content hash  3773119585527469
+#   text hash     c55a4505d8315445
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  459885bcdf96930b
-#   text hash     e71db5972375989c
+#   content hash  3e1b88cf2da8d160
+#   text hash     f582f085d3a5f5e9
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  2c565d7cd6b4a1a0
-#   text hash     16b538d90dcf1fcc
+#   content hash  33ef56ab8c598c97
+#   text hash     5dab56d42b720bf8
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

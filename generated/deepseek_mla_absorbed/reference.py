@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  4233e53c71d4bd0a
-#   text hash     fb1bb4c0ccfa2a0e
+#   content hash  0560362895d49641
+#   text hash     2c3a65ef99811bba
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  3ccdac5a0dd71b74
-#   text hash     372aa54c85e190a1
+#   content hash  5c6c9f5aa71fd65d
+#   text hash     1e7fed81686ac223
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  cf5fb9a97cc999dc
-#   text hash     eb9b31ec6ebaec6f
+#   content hash  2917d01f3b6b1d47
+#   text hash     67b1ea25d91cdceb
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bce6fa764eeeb147
-#   text hash     40a0af50a30ea518
+#   content hash  80aa59da68983a28
+#   text hash     fef0ba12be998cc5
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

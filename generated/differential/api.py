@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2ba16d9cc98f09e6
-#   text hash     1d1ea89e994aa546
+#   content hash  3d652e5d1206d709
+#   text hash     080d0f7bca174cc8
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

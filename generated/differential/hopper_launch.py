@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6a6d4c034560a5b0
-#   text hash     542a395aea41719a
+#   content hash  e9eea8e243fba0aa
+#   text hash     f29bae4ab123aea7
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  18db2a48ec89337b
-#   text hash     bab170ea8b6527c7
+#   content hash  b4cd56510ff990e9
+#   text hash     29a6f036d957950b
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  82d7729e1b3b77e4
-#   text hash     aacc799a167e0f05
+#   content hash  a66eceeb70d5f32e
+#   text hash     728799accb146975
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1f85dc5b7555678d
-#   text hash     ba711da2fdce69e1
+#   content hash  3ed96a378e7ba518
+#   text hash     971b1323db36936b
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9c9cc18569069f1d
-#   text hash     01884c4c12a8d315
+#   content hash  ddc3e6831f5e1fa7
+#   text hash     688cb3fa5e9d737c
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d6676b858ef4f594
-#   text hash     2fafdae57fd43a3f
+#   content hash  daf4af9c744edf82
+#   text hash     c48f652e7e4c0d21
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

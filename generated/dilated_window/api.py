@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  7d05fa1e0ca9fbd7
-#   text hash     ee84313d33c21e4d
+#   content hash  af532776c74abb69
+#   text hash     aa7d94d0178b95d4
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

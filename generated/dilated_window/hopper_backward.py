@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c2b614e26aeb26e2
-#   text hash     890b263527c24e19
+#   content hash  4c7903faa26f719c
+#   text hash     4a7fe1cd102a630e
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  05a1d1f456510616
-#   text hash     c81bd2ea21285898
+#   content hash  01c15aaf54d61fb8
+#   text hash     4670c4b0e54e40c6
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c6b4226b489b3739
-#   text hash     094643472db940a9
+#   content hash  6bc4e6be2daac9bc
+#   text hash     95509b483071c40d
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  afd0d0f5fe0dd866
-#   text hash     1d23e1a5bd9fac10
+#   content hash  18595e9e15252128
+#   text hash     66d24e0b6bf4a323
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -79,8 +79,7 @@ def _differentiate(
     dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v, entries=entries)
     dlse = None if dlse is None else dlse.contiguous()
     cache = runtime.LaunchCache.of(
-        "differentiate", q, k, v, entries, out, dout, lse.data_ptr() % 16,
-        None if dlse is None else dlse.data_ptr() % 16, *wanted,
+        "differentiate", q, k, v, entries, out, dout, lse, dlse, *wanted,
         reach=511,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d4b68bcf5b7f5537
-#   text hash     4f6b743d3b7228e5
+#   content hash  13b78e9f92cbebb3
+#   text hash     aca6f376a96e50fb
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  cd146e4f5d0546e7
-#   text hash     f01bf947143899ad
+#   content hash  db6af0bfb8f66663
+#   text hash     14fbbe24722e3cc3
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

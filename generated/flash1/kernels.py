@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  9add7569171beb4d
-#   text hash     5a9e4f916a1ccf1d
+#   content hash  4d2d8176638c2937
+#   text hash     8c08b5ba5a5bec0f
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

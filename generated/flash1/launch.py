@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  891d2d6c91976003
-#   text hash     5f223168b40965f0
+#   content hash  c4c6496a8488ad26
+#   text hash     8e89a63d4007c06f
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

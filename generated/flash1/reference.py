@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  3a071e3cc7bdb268
-#   text hash     c4da594e6bcc858d
+#   content hash  17bb6649a5fc41f3
+#   text hash     ea4b0ad62be60760
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  35e18fa53868ea8a
-#   text hash     f38ff23571a990cf
+#   content hash  198679ccfe578f53
+#   text hash     97e51854f784c910
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

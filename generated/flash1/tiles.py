@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c0c1052708bdba67
-#   text hash     3ef8779a263357e3
+#   content hash  207f44464f7c842c
+#   text hash     99c4dffb6d3bd8dd
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  460f34bed75b38c9
-#   text hash     10346dc52430aa42
+#   content hash  f2dcf969529cc401
+#   text hash     9a9a884b9be1f03f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  fddd8f5219a1aaaa
-#   text hash     f6029588f0d69bd1
+#   content hash  81ccfbd28c671145
+#   text hash     3b132b44f3f427ff
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

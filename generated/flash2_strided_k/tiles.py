@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d908332ac13fa028
-#   text hash     f812e9d891e44271
+#   content hash  436186b18cb9eebc
+#   text hash     1c690c7a5332bb1d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

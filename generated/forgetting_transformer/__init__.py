@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  57c15bb227523bf3
-#   text hash     c547b0eca9ca347b
+#   content hash  452ccd50b39e7170
+#   text hash     f4614bf3e31bc51a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

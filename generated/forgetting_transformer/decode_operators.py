@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  49fb52933bae0bd4
-#   text hash     d5e1458bef7d7e88
+#   content hash  ee963f0ac0d93b4e
+#   text hash     af9eac2bc2976995
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

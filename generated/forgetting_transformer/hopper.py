@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  61c59f1cf6dd213a
-#   text hash     2f9f7220ac860c62
+#   content hash  08579aa7c98e71e6
+#   text hash     2a4b310466c86613
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

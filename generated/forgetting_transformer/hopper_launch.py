@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e8057662901a8892
-#   text hash     f1149c6c0b2e8fc6
+#   content hash  2d43c90a9a067547
+#   text hash     fff58eb732bce13c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

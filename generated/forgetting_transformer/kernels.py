@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  746d0e29b7fc323d
-#   text hash     a5e21af3459800a3
+#   content hash  ce26634e45883afe
+#   text hash     11a8b97f9c21eb32
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

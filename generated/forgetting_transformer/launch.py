@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a5e46d8f02d5188a
-#   text hash     8d0860f750615105
+#   content hash  5932fdddd84f2c1d
+#   text hash     9d9b85371cac92a0
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -90,8 +90,7 @@ def _differentiate(
     # whether descriptors can read what queries find at their positions: they read from multiples of 16 bytes on
     level = entries is None and (k.shape[1] - q.shape[1]) % 8 == 0
     cache = runtime.LaunchCache.of(
-        "differentiate", q, k, v, entries, in_log_decay, out, dout, lse.data_ptr() % 16,
-        in_log_decay_sums.data_ptr() % 16, level, None if dlse is None else dlse.data_ptr() % 16, *wanted,
+        "differentiate", q, k, v, entries, in_log_decay, out, dout, lse, in_log_decay_sums, dlse, level, *wanted,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
     delta = torch.empty_like(lse)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  da6a04e5e237c054
-#   text hash     b7ede6f10b6459cb
+#   content hash  6f829f638f23f992
+#   text hash     6a14ef6cd7dbc10e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  eeebc8e4f1e89069
-#   text hash     4dc6dfbc1eaf07e4
+#   content hash  44d4f08d07b85993
+#   text hash     b12b40b848e41d7f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

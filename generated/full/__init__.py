@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2e21fe3aa12bd9f1
-#   text hash     bbb31f6845efa787
+#   content hash  fb0e598138ac9e9f
+#   text hash     d187bc632cf28bec
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f5f76715a4f63bb6
-#   text hash     4aa884d559e6666f
+#   content hash  f099126ce8c757e7
+#   text hash     473fd1d62c489c09
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

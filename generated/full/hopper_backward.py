@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  eaef9ad18415143e
-#   text hash     410d76f42a48a5ea
+#   content hash  2e266d3f2d7dee93
+#   text hash     e111d23589a73f99
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d2665bf51af8e062
-#   text hash     896f8b5179b16e2b
+#   content hash  8de914d07701efe7
+#   text hash     40047f75be856e91
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

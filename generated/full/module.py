@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  850fd5baf7e45dc1
-#   text hash     e165efbafae26e1f
+#   content hash  a8c407613858383c
+#   text hash     783d79345263ba28
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8b0064cb0cc619f8
-#   text hash     5106938e9c1eda5c
+#   content hash  180fb4325aa1291f
+#   text hash     e837458616ae2cf4
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

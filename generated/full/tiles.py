@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c0fb3435926c7a41
-#   text hash     e5ac84e88b40f59c
+#   content hash  10a909ecb31a2732
+#   text hash     a75b3223c7511dd9
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

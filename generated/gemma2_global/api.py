@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4f88cc34c5ac4fa0
-#   text hash     8bea81555ded23b9
+#   content hash  b9c9231483d04432
+#   text hash     aa8ab5e96e9a292c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  66aa48416bd599d8
-#   text hash     1a5a6e40b24e63e8
+#   content hash  69cc352ce3c66557
+#   text hash     64058074bd4657ec
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

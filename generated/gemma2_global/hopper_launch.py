@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  fc382f2252be7c8c
-#   text hash     65a9a39b7682301e
+#   content hash  0b004872e3db5fff
+#   text hash     9703b41cd20e30f0
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

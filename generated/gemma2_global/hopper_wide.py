@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4f25dd3e6b2e1454
-#   text hash     a8911022c130cd52
+#   content hash  112c658a007762d6
+#   text hash     2e10a31cb838a78e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

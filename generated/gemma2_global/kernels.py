@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2faffe8363bf87aa
-#   text hash     a1f50bd64b27fbca
+#   content hash  f50fe4cd8c790c92
+#   text hash     a6ce17d665ea6e8c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

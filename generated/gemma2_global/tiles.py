@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5ad93df011204ea0
-#   text hash     50a867539842880a
+#   content hash  4f2fc5d14ae3017f
+#   text hash     3568fe49b53f73c3
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

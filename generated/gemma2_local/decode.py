@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  298929b091361378
-#   text hash     e2a6257b2a2bbce6
+#   content hash  6f72709868d23f71
+#   text hash     1ccd65298338e511
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

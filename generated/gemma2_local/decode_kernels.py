@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  60ca4509d25fba52
-#   text hash     c9f25f63e6bb9556
+#   content hash  555124eac6eeb2c9
+#   text hash     d2e17bcc09095140
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  86f524c8dbde8218
-#   text hash     f5527854b451d3c4
+#   content hash  ff18bf12b737254d
+#   text hash     f85f384014e7a41e
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

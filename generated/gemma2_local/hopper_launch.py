@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  65dc3356529e6bb2
-#   text hash     6fffae9a08e99fc1
+#   content hash  25868bb9e0f85fb3
+#   text hash     0750360ebca8e404
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ff6a69f6dc94ecc5
-#   text hash     1eb2e4fb39504985
+#   content hash  45d49d82924ee320
+#   text hash     5798713ceaebb970
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f562de2e809c9d75
-#   text hash     4f3d6d49685cb8b8
+#   content hash  707cca1590421848
+#   text hash     435a684aae3e2fbd
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

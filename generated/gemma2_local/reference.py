@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  462a305f9291531d
-#   text hash     7223eff4c67d790b
+#   content hash  8714ef0cdbfa03cf
+#   text hash     f5ecc22e5eceee29
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

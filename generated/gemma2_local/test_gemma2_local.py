@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  57abee4707c15829
-#   text hash     49968f52d651f87b
+#   content hash  2769d9101c1a2f2e
+#   text hash     bd033d7f53e3bc61
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  59825ebd57a80ce3
-#   text hash     cf0708ec7a6fe238
+#   content hash  4f84854b0b2cc1ff
+#   text hash     507fc5b8fc20a115
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

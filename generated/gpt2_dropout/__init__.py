@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  edc4eb80e3233ebb
-#   text hash     fd4b77a1d3878364
+#   content hash  a59ac0f10f237b09
+#   text hash     37fbedf033600e1f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  84a523351425ad61
-#   text hash     703e3f41c102a9eb
+#   content hash  62757b7f0430663c
+#   text hash     735c8b7277270a22
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

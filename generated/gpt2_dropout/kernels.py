@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e239ffadbb99052e
-#   text hash     4b7acdccd787ee8d
+#   content hash  3357012e3c71b385
+#   text hash     1f6265689091dfd5
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

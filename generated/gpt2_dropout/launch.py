@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ff8790a565cc2226
-#   text hash     7dd8c89beb95e2ab
+#   content hash  4026adcc4a1f5a54
+#   text hash     f8d1531adfbb815e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -82,8 +82,7 @@ def _differentiate(
     dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v, entries=entries)
     dlse = None if dlse is None else dlse.contiguous()
     cache = runtime.LaunchCache.of(
-        "differentiate", q, k, v, entries, _seed_kind(seed), out, dout, lse.data_ptr() % 16,
-        None if dlse is None else dlse.data_ptr() % 16, *wanted,
+        "differentiate", q, k, v, entries, _seed_kind(seed), out, dout, lse, dlse, *wanted,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
     delta = torch.empty_like(lse)

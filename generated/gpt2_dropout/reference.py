@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  8d7cdf7e2a74638b
-#   text hash     e6ae90f9801c413e
+#   content hash  3052413385b85c58
+#   text hash     7ecdd61375a1379c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

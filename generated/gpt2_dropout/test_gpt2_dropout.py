@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d949ed355f838d13
-#   text hash     285d7bb0e8c9f181
+#   content hash  602fd19884e1c03e
+#   text hash     0ece5801a639d0cd
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

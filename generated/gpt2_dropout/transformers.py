@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2a705b6d2e86cbc3
-#   text hash     2fc50e67a0ec9704
+#   content hash  f9edee2010953093
+#   text hash     5b46ceaff1d45d54
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  dae6d1593a5593d4
-#   text hash     ae6a137baf215875
+#   content hash  1b461efe0d75ff79
+#   text hash     21d0724ebaf1e422
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  59ff767788696db7
-#   text hash     fb10a7cbd1f0123e
+#   content hash  f298e46d90c3291d
+#   text hash     e7e034648938d9b1
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0aca58c599ecd383
-#   text hash     0ec36b13544c6a63
+#   content hash  d62bb4eb14118f59
+#   text hash     244320013e4ee227
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b204501f15f41ac6
-#   text hash     6210afa9a7f3289f
+#   content hash  bd87120bc48c3375
+#   text hash     05bd6472c1a215f8
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

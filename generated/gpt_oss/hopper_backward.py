@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  40d81b49b154e7f0
-#   text hash     07b8d3dc6d583fc0
+#   content hash  5162b9e673e496c8
+#   text hash     c5cfc050bcbdcb4d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

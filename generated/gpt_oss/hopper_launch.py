@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  cc2dcc0c14b6eeb8
-#   text hash     6b864c1680083f68
+#   content hash  4c6df8d14194686c
+#   text hash     3af6f7719d0201b1
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ed2bad1adad217c7
-#   text hash     fb62aab8f18c5b90
+#   content hash  f82024766d38937f
+#   text hash     ad01faf1ded86491
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

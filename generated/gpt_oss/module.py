@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ea128cf9ad964e32
-#   text hash     77d3d78150377a6b
+#   content hash  edf90a0911ac0031
+#   text hash     1d57fc3f3dfde208
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e020edf6b293b2b6
-#   text hash     45066ca7419b9380
+#   content hash  c4f7922514933215
+#   text hash     f63c9104ce5985fd
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

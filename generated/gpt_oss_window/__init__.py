@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  3a664b23be6cc84f
-#   text hash     080940a9c8283e01
+#   content hash  d5264132fe28f433
+#   text hash     47ed4d3cb706a32e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f2c32bd77a6ce089
-#   text hash     2a592bf88a8d8c64
+#   content hash  221208f678c1bfdd
+#   text hash     235a59db2195f406
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  50b52b35cb9929b4
-#   text hash     9ec322fb2b84bbab
+#   content hash  b7698d437a8bd4cd
+#   text hash     cccb64f05e144485
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  86826b94360b58cc
-#   text hash     fde7fc886e76bbfd
+#   content hash  de3d306b92d45297
+#   text hash     694b56d23c6ded12
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ac48bac7791bcaf6
-#   text hash     4c25a16ccab1631b
+#   content hash  085dda006b9f4374
+#   text hash     a6de178763e8573e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

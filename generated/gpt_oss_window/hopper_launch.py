@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  19aaab146c5c2e9d
-#   text hash     473ce8f7de3cb798
+#   content hash  a29ada557eea2d14
+#   text hash     ef756a24c8067a39
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

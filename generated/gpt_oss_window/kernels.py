@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  48997022013ed8dc
-#   text hash     07a196689aa49c8e
+#   content hash  211f6298c29fde11
+#   text hash     d4e2cf371f5f6250
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  cb12331f3bbb65d7
-#   text hash     a977de1afef9668f
+#   content hash  86f18c767165941a
+#   text hash     1ca7f77831e65442
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -98,8 +98,7 @@ def _differentiate(
     gradients += [q.new_empty(0) for _ in wanted[3:]]
     dlse = None if dlse is None else dlse.contiguous()
     cache = runtime.LaunchCache.of(
-        "differentiate", q, k, v, entries, cos, sin, positions, sinks, out, dout, lse.data_ptr() % 16,
-        None if dlse is None else dlse.data_ptr() % 16, *wanted,
+        "differentiate", q, k, v, entries, cos, sin, positions, sinks, out, dout, lse, dlse, *wanted,
         reach=127,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)

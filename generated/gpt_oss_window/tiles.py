@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a5da2385b0de5fdd
-#   text hash     1683634e73f2b1f0
+#   content hash  d999e2734bd79e49
+#   text hash     22bbce5be78f3d27
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8be77195c0c71537
-#   text hash     5908d6072e6c2cca
+#   content hash  d1b93d9ba5aef210
+#   text hash     30db0742a26766cc
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

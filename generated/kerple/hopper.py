@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  65c735c5f099af07
-#   text hash     254b1e95b9ff653c
+#   content hash  b9be729fd0d8e48d
+#   text hash     4ed78e90caee3a5e
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e4dbcf3aaf399ae1
-#   text hash     e934ec8feb69c626
+#   content hash  a941d9a7920f503b
+#   text hash     ff052e09abbfa377
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b2aa908ce5ae4423
-#   text hash     581df1f5af99edef
+#   content hash  e01603824e148a71
+#   text hash     0e90a9efa18a9bb1
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

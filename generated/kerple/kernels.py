@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6cfea942b12af002
-#   text hash     072aa4432a5bd672
+#   content hash  0b9b4f4fc6847682
+#   text hash     3149bd7da2b5396e
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a9c795d7c8229690
-#   text hash     30e4e54dc916402f
+#   content hash  6a7156e7ffaa8acf
+#   text hash     48e4cde390554a5a
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  47d4e8d99aae95c9
-#   text hash     e92a4df9cf204b56
+#   content hash  0dc8556a95960275
+#   text hash     9aaef89b73af3c05
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

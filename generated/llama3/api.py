@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  97466b2e4dcc38b8
-#   text hash     41d540f463a414c1
+#   content hash  ef7b8b1e7181773e
+#   text hash     bd152b69c9dba6c3
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  bbaa3683925c4275
-#   text hash     d0b1d150f022563a
+#   content hash  f010fbe5c94a0093
+#   text hash     aff2b1eee462ad45
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  05949ba3f0e5eb85
-#   text hash     43c3fb5d245c5bf7
+#   content hash  9e758bfcb1ad2ea9
+#   text hash     99124354980f07d6
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

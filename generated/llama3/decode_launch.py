@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  032b8a20aa9712c8
-#   text hash     b31b98fe648ffb31
+#   content hash  f5c51566967e65f6
+#   text hash     a665454b402c4385
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  95ba06cf69aea7f1
-#   text hash     ffd17a14b7074ed9
+#   content hash  f90599b1f4cde69a
+#   text hash     82800dfbac3288fb
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

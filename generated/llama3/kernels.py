@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  88431988ee44df5b
-#   text hash     f28b60941037f7b2
+#   content hash  633f22541d70dcdc
+#   text hash     5dc045662b6a4732
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

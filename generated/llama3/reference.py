@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  80fa5070225747f5
-#   text hash     d22f22f48282697b
+#   content hash  9f3b52d908e9ca98
+#   text hash     77108a828ed820cc
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

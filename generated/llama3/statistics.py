@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e338f092ae93afdc
-#   text hash     ce446b33d6946e5a
+#   content hash  1a706583dacd6989
+#   text hash     fdc4349e22f7507b
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e2c4e592e33b0e35
-#   text hash     016e067e7a7276c8
+#   content hash  9032404f5f89f449
+#   text hash     926245d817cc10ee
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e96fbfb9eef1ecb7
-#   text hash     d98b37688147ebb4
+#   content hash  a80bb70aab2bd947
+#   text hash     0974b6af0affdaaf
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f8b808870b16f234
-#   text hash     9199f4b8891f6054
+#   content hash  ffdd0d2ab86f6967
+#   text hash     b9acd3b91a92f725
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

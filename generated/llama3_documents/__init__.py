@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  2e0314ee966962dd
-#   text hash     318cd8d9cab567fc
+#   content hash  b79c4e3d7232ef7e
+#   text hash     b6477737261adb53
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d60cc2887b5ce705
-#   text hash     3a9a69926a5ea1d1
+#   content hash  0ca0c2aeeb4467d4
+#   text hash     2ee7f5b634e00298
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

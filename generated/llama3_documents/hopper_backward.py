@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8a48d83ca6bccbdb
-#   text hash     e073e8d2c383626f
+#   content hash  6bf72446393b1a31
+#   text hash     c5287a6f620db01c
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  521f732946d7b6f5
-#   text hash     da1815da9145b6c6
+#   content hash  f2aa3ec8ab878797
+#   text hash     9acc1114cf6504a0
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

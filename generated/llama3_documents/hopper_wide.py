@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e505980a8a620526
-#   text hash     3819d35d9b45d668
+#   content hash  a5eb95903a286398
+#   text hash     8f9cd710d5fbb8f7
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

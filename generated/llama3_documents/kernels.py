@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c1fb9bd30888cfcc
-#   text hash     2646b8dc7be074a9
+#   content hash  f6820e9e2488cb71
+#   text hash     c2566ec1f3b7158a
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

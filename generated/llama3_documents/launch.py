@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  19e5f8058e63d482
-#   text hash     e0eededad99789fd
+#   content hash  736c92546a31c4a3
+#   text hash     6e24e9f748b9ca18
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -95,9 +95,8 @@ def _differentiate(
     dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v, entries=entries)
     dlse = None if dlse is None else dlse.contiguous()
     cache = runtime.LaunchCache.of(
-        "differentiate", q, k, v, entries, cos, sin, positions, in_q_segments, in_k_segments, out, dout,
-        lse.data_ptr() % 16, key_ranges.data_ptr() % 16, query_ranges.data_ptr() % 16,
-        None if dlse is None else dlse.data_ptr() % 16, *wanted,
+        "differentiate", q, k, v, entries, cos, sin, positions, in_q_segments, in_k_segments, out, dout, lse,
+        key_ranges, query_ranges, dlse, *wanted,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
     delta = torch.empty_like(lse)

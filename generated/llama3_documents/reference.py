@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  20507a5441f972f1
-#   text hash     c6819d51433c5f32
+#   content hash  756f141fcf7f5494
+#   text hash     5b1794d6517f9caa
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

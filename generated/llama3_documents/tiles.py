@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  455bfb8640f94852
-#   text hash     2e23fbcf4f2171c9
+#   content hash  8647cae09af1fac9
+#   text hash     786667784c66fcc4
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

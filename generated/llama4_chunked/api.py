@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7020cae197776c24
-#   text hash     3bc2e223cb2db8c7
+#   content hash  f5eb63036399ec31
+#   text hash     a69cd4d82f1f2591
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a260226bc5c56a23
-#   text hash     8b308ee518725803
+#   content hash  1e9f860fa9651257
+#   text hash     a94a7b2be46d9fa3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

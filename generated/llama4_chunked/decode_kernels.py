@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  adacf93be2d955f4
-#   text hash     a6a94ae6c493086c
+#   content hash  b1878dd0c9f42412
+#   text hash     f36be21ab252e0cf
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  29595e3fd699a3cf
-#   text hash     9d383a7f348ee4cb
+#   content hash  37cf68acda8e6a88
+#   text hash     3f03a66e3d97d3fa
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

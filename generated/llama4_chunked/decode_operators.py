@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5ff2be7ae44cda8c
-#   text hash     3a64404c8ec4f2f1
+#   content hash  0f30a0938d388860
+#   text hash     32cf747ca1ea50f5
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

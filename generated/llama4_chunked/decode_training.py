@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  105438d6a190c396
-#   text hash     92a1bbe5d05be95f
+#   content hash  aff969b85cf94e68
+#   text hash     d8e93efa5b055171
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

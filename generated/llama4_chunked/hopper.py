@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  dab2c9bb70036969
-#   text hash     14dc5eb895f2dfd9
+#   content hash  0450a50c3d0dbd79
+#   text hash     375852c2c5d4bdd4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

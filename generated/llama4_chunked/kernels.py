@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6ecb52e435a0fceb
-#   text hash     0f3e99bf8915e8c2
+#   content hash  211d10697b74530c
+#   text hash     c7dc9fa25cfa91fc
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  352e0ea536ff1236
-#   text hash     e852f395cadeb616
+#   content hash  030c20058568b0f8
+#   text hash     4a46573013032f03
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -91,8 +91,7 @@ def _differentiate(
     dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v, entries=entries)
     dlse = None if dlse is None else dlse.contiguous()
     cache = runtime.LaunchCache.of(
-        "differentiate", q, k, v, entries, cos, sin, positions, out, dout, lse.data_ptr() % 16,
-        None if dlse is None else dlse.data_ptr() % 16, *wanted,
+        "differentiate", q, k, v, entries, cos, sin, positions, out, dout, lse, dlse, *wanted,
         reach=8191,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2a4cdc6e13551614
-#   text hash     34a313309d5dc3c6
+#   content hash  89d5c4f9880db1ea
+#   text hash     dafd367458a3d6c3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

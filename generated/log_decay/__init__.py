@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  06d96829800beabf
-#   text hash     2eed198fff4415f2
+#   content hash  cf5abbd862374f3d
+#   text hash     ef7452350628b21c
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

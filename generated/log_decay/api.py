@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ea267b45982da190
-#   text hash     b7bcb35b05cd9596
+#   content hash  d40205ec06dc3cd4
+#   text hash     73d976fc8c7600ae
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6eca6f5475267609
-#   text hash     36acf8e72c7eb2f3
+#   content hash  9a77becde03bfda6
+#   text hash     17597725ad5a68a8
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

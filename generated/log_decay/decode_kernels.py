@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c19e02df6130ca18
-#   text hash     5f1b4fcd3c89c7a1
+#   content hash  615778e98f00d0a1
+#   text hash     96cb03bd58d64062
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

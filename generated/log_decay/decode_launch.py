@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3217d1e70c629174
-#   text hash     829f89ae375abde6
+#   content hash  20866d818d3e0170
+#   text hash     9fcf0a5970c92dcc
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3e4b5223379221bd
-#   text hash     f84167234288f5ed
+#   content hash  9eebe38080b33e03
+#   text hash     9d5fcbbc74a0efaf
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b083219d98ff152b
-#   text hash     6a985924c420bf98
+#   content hash  03e14ace795e2d92
+#   text hash     91b400afd185fa39
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a2da3f5684686b55
-#   text hash     cb01d870855d4ae9
+#   content hash  4885407700963901
+#   text hash     9fab844e07cd27e5
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  552afac132a420cb
-#   text hash     7ac02d8c1222ff8b
+#   content hash  7db78b665f532758
+#   text hash     e0122a85510235a2
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

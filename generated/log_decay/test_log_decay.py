@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  29273eeb8009445c
-#   text hash     050299b13dcdbf32
+#   content hash  6de5ac85f0c935f1
+#   text hash     901951189759c7d9
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  282617ed59610ba7
-#   text hash     e6b87fef8d12f44f
+#   content hash  b4c5f7222098d840
+#   text hash     02ab1c78b33a2ad3
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

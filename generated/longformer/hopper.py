@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5cf93cffb02ad464
-#   text hash     c6c9679297956951
+#   content hash  2d33e2238312a880
+#   text hash     76efd0e07fb9d962
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b0bc7611209055f1
-#   text hash     7291e9ef85082954
+#   content hash  7089986d3d9c34a0
+#   text hash     1e9ed8965b80ea27
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5a2fdda8d5f407be
-#   text hash     2db3803c2a04c10b
+#   content hash  ce37302bc2a7ecb4
+#   text hash     d1c2f8e0ef9da237
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b3d90d92672e3be9
-#   text hash     70fa6ee9d866f56c
+#   content hash  6b26434ed58e5c89
+#   text hash     e5365c4c54f28fba
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

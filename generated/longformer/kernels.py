@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  15998a8f00b1b588
-#   text hash     7112a9db64ab203a
+#   content hash  3fbc17fa2221b96e
+#   text hash     66bb933a1372fe7e
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  80cf6fe5ef0a9d35
-#   text hash     e20d51eb29cca116
+#   content hash  3bd4685418895143
+#   text hash     8f9d10af5d83af69
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

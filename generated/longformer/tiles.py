@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  03168cb6162209f6
-#   text hash     875d29f01550301d
+#   content hash  fdf67d46d13680f9
+#   text hash     9fa9a4fdb470bbbb
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

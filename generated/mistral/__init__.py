@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e3e92ec788adb1e6
-#   text hash     c52d56b5eede53fe
+#   content hash  9cc71f9613ea8f99
+#   text hash     6410dc8a251aa69d
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  62e0119940abc464
-#   text hash     2bb0d0db06ccb71e
+#   content hash  871e7e1864abe41c
+#   text hash     0163974763b293ed
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a12899393be4a5c0
-#   text hash     00c5a57bdf67465d
+#   content hash  7ad2f465cf0daa9c
+#   text hash     0c9780a4b9470dc4
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

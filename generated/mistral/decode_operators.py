@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2c8aa5b807d96ae8
-#   text hash     6b84617fd9d210ac
+#   content hash  edaa3a0575f7c879
+#   text hash     a7f85d21c7c36b7a
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

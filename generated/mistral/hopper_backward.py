@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4da5003c3017b7e1
-#   text hash     bc6a6c41b5e92e7d
+#   content hash  57d7dfc7c77e1f49
+#   text hash     c8bce85abfeef613
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

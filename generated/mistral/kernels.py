@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  62cc89135ee62320
-#   text hash     ee543da844d2ebc5
+#   content hash  ca067e1930438f0e
+#   text hash     db33bfbef95c0ca7
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6d789f180b735483
-#   text hash     ef37adfe40dfbc70
+#   content hash  562be539daac3bc7
+#   text hash     d8ef377f8ebe3ab1
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -91,8 +91,7 @@ def _differentiate(
     dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v, entries=entries)
     dlse = None if dlse is None else dlse.contiguous()
     cache = runtime.LaunchCache.of(
-        "differentiate", q, k, v, entries, cos, sin, positions, out, dout, lse.data_ptr() % 16,
-        None if dlse is None else dlse.data_ptr() % 16, *wanted,
+        "differentiate", q, k, v, entries, cos, sin, positions, out, dout, lse, dlse, *wanted,
         reach=4095,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c687a45ed346ff2e
-#   text hash     2c034b79f5a5c6a0
+#   content hash  3270a40d4b6c0903
+#   text hash     dd4bbc4c82b81c6b
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e39ca94601727680
-#   text hash     45849a948b3c9e5e
+#   content hash  2b99b9b42789c943
+#   text hash     f58471e712b8d079
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

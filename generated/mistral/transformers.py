@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  19cd03d9d9f0dbf3
-#   text hash     572cd26ab3105692
+#   content hash  98f3942a915b4e4b
+#   text hash     4b6bab7a31bbd9c5
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

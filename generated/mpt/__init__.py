@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b1d88e7b28223366
-#   text hash     413f55d71281aa3c
+#   content hash  6dce422b9605057d
+#   text hash     e3e642e012d2fdb0
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e8cc2a812f28d7d6
-#   text hash     42f3d7fb428a2778
+#   content hash  ec50b22c9f3c81dd
+#   text hash     a419e2da4a1f226e
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

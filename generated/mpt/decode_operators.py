@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  cfa66ae07e65988f
-#   text hash     ea0ea44ee0fed09c
+#   content hash  29d0bbc355db14e3
+#   text hash     ed48f3c14e1a57f2
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

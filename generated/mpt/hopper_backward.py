@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6a72361cb46081f4
-#   text hash     3e3af7562566507f
+#   content hash  4e3f236aeb133bd2
+#   text hash     2818752edca5bdb0
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

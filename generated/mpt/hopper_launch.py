@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8bf69751d598d912
-#   text hash     0c3146b7e2ce4b09
+#   content hash  1f1716075047ab79
+#   text hash     b549a76a22984e83
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4ac909c2fb2ba7b1
-#   text hash     800040baed194302
+#   content hash  a8cc860a94ad9fd7
+#   text hash     8b2d74edcc2a2ec2
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

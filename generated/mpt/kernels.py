@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5df99fc614d88903
-#   text hash     986d0b3abd7a5fbf
+#   content hash  b58bdd6f4156c9f7
+#   text hash     0f6d76ab58003a51
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  244561bbc1829892
-#   text hash     c8855c8b4292e484
+#   content hash  e7d3346df1d439cd
+#   text hash     acee057a7440ddce
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -83,8 +83,7 @@ def _differentiate(
     gradients += [q.new_empty(0) for _ in wanted[3:]]
     dlse = None if dlse is None else dlse.contiguous()
     cache = runtime.LaunchCache.of(
-        "differentiate", q, k, v, entries, in_prefix_len, in_slopes, out, dout, lse.data_ptr() % 16,
-        None if dlse is None else dlse.data_ptr() % 16, *wanted,
+        "differentiate", q, k, v, entries, in_prefix_len, in_slopes, out, dout, lse, dlse, *wanted,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
     delta = torch.empty_like(lse)

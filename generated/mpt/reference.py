@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7a1344f747a41177
-#   text hash     7cec9d0ecd9396fc
+#   content hash  f9ed6251e0cf2a79
+#   text hash     166817c68f0f7822
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

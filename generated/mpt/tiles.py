@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3870f8c1f3b5744d
-#   text hash     6a96fa2a835f348c
+#   content hash  81e682e8cbf4e442
+#   text hash     76ce89833d00b20f
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

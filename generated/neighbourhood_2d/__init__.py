@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1bb557ca8cfa6e0d
-#   text hash     c8e8d0560dd24875
+#   content hash  f34977091a5a97b3
+#   text hash     f12e069e369ccb38
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ac4d9cd191b08e12
-#   text hash     413adfca77f1d58d
+#   content hash  dbf489e5151bdd34
+#   text hash     9f5514ef030aad29
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

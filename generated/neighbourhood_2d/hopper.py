@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  40b3fe10fcd2629f
-#   text hash     6025b790a5dbf847
+#   content hash  fdbfc6bf0cf70723
+#   text hash     2d42e2a5d0352ee1
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

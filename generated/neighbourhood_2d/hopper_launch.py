@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  61cfd81d38ff2013
-#   text hash     7cc52eeaf400dea7
+#   content hash  a03c621a69e6c4ab
+#   text hash     53eb0515ee2191df
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  7389dedd85c9d0e3
-#   text hash     a21b0af7ef2eeeb8
+#   content hash  4ead1c772157cf2c
+#   text hash     afc15b5a605dcd6c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  bb461df242850355
-#   text hash     6d0ec9223efa3a55
+#   content hash  f8ebadd7d9ce0311
+#   text hash     504ef104b86a4c59
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

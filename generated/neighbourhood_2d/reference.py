@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  5f531e33ad0aafc0
-#   text hash     dd6a7ae81421cdbb
+#   content hash  50a68c3621855487
+#   text hash     9c389e6dfe573e16
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

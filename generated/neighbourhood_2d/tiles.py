@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  17229dddba9e6535
-#   text hash     34264bb0dee7fe3e
+#   content hash  3c5d420c3b0022af
+#   text hash     a8bca4b681a414e9
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

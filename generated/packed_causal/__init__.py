@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e2c982bb9df85def
-#   text hash     b18c7426f2075a7d
+#   content hash  5a9506046a10de0d
+#   text hash     27b2bf808b2e586b
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4a7c004e2ef51bc4
-#   text hash     cca6a482546a87a0
+#   content hash  ee5dde5690ec8894
+#   text hash     37addecac4e4b668
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a3c4b4896e0c882c
-#   text hash     797752d48aaf8080
+#   content hash  3fdd2cbaae25d70c
+#   text hash     cde2869fb1f9084c
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ce42c966ee5fa236
-#   text hash     4478e5ca643efe35
+#   content hash  798f72916d0aca77
+#   text hash     f231ef5e848b10db
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

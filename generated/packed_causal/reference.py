@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e982c27e01bba3ae
-#   text hash     0abf06cc76398da4
+#   content hash  9cfe9f6bc061cd38
+#   text hash     e07a3e805ba861be
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5f0524ce5bf518a6
-#   text hash     8845e502f2496e3e
+#   content hash  2bc8fc33d99db7b4
+#   text hash     b93b5816ad95758a
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4536b8173ed13675
-#   text hash     694d2ec99329d32a
+#   content hash  5469210575c460d3
+#   text hash     6ded25ee499c222c
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d49d4000adf05246
-#   text hash     c161aaf372e09dd7
+#   content hash  a42f5e02741ff133
+#   text hash     c6ae69143dda68fa
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

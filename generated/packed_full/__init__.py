@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6ff72d23a13f782a
-#   text hash     3af5c4d70facb8b7
+#   content hash  1ffc32241188403e
+#   text hash     b3878e2ca583dfa5
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d2d976fa76ae2959
-#   text hash     bf51957bf17cc6da
+#   content hash  fde50e45d739ca0e
+#   text hash     577495ba5f8b859b
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5024501e2fca3bd2
-#   text hash     8a832067a6d41736
+#   content hash  83d5ba46f2406585
+#   text hash     8b936166bc1b75ef
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  89f3bb319c7d9d81
-#   text hash     f93fcc81a7fcc7a0
+#   content hash  ae4c248f714460c1
+#   text hash     a6be09755f35ec3c
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

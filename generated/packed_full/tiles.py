@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a5ec43974f4ea6a1
-#   text hash     5653ec995cc31006
+#   content hash  6f44bab962fd2d57
+#   text hash     33caf82a5c659508
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ffa5676bb75f45da
-#   text hash     cff56895a3f7e506
+#   content hash  d4cafa8280591e87
+#   text hash     71d19669fbd2dbed
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

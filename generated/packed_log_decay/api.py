@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ac05f8174d8e4410
-#   text hash     9e087302ed3161b1
+#   content hash  7e7930b9e905840a
+#   text hash     a5e49be18f735cb3
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2ead5a61d7ddc302
-#   text hash     6f9ddd8295cdf4e5
+#   content hash  a5433e6a26577367
+#   text hash     508086bb135ea1d5
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3d7f9aa03c985c57
-#   text hash     38ce89d65f21c451
+#   content hash  94c747dbf583ba47
+#   text hash     76c0cedd242f21b7
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  17e1fc16d0a72399
-#   text hash     aa23f6d637527f65
+#   content hash  7077a792b62ada80
+#   text hash     ee4723b016733c9c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  64777dfe1b0d3283
-#   text hash     21fc4fcd92168520
+#   content hash  f2e3fc39df0585c9
+#   text hash     1a53a4be1a5b5e5f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -101,8 +101,7 @@ def _differentiate(
     level = cu_seqlens_q.data_ptr() == cu_seqlens_k.data_ptr()
     cache = runtime.LaunchCache.of(
         "differentiate", q, k, v, cu_seqlens_q, cu_seqlens_k, in_log_decay, max_seqlen_q, max_seqlen_k, out, dout,
-        lse.data_ptr() % 16, in_log_decay_sums.data_ptr() % 16, level,
-        None if dlse is None else dlse.data_ptr() % 16, *wanted,
+        lse, in_log_decay_sums, dlse, level, *wanted,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
     delta = torch.empty_like(lse)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  38427626282b65c5
-#   text hash     04604b533491dbb6
+#   content hash  200e4101dbd92d97
+#   text hash     eb326ed2c037596f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

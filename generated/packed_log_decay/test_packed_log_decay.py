@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  49f98cf6fdcb57df
-#   text hash     281aa919c00bedc8
+#   content hash  1350bab74e207b11
+#   text hash     5bd1d793468d649c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  9a97a31c5c825007
-#   text hash     75cb383ff20d3ba0
+#   content hash  f97c79a118fcf58b
+#   text hash     489d03af08052420
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

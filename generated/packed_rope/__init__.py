@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9e43c39b29dfb267
-#   text hash     2229dd29ca056a87
+#   content hash  b08a101c1eb34195
+#   text hash     cc8fbd445aa688b9
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

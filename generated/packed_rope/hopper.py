@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3b016ff8589d2bc3
-#   text hash     717341c94ed3e6f3
+#   content hash  2c2797e342c399a7
+#   text hash     7f6616a5717ccfc1
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  77f3da99dee22872
-#   text hash     590b2740719815ef
+#   content hash  69583b211c2c5c91
+#   text hash     700ca6571da0534d
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

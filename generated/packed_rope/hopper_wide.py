@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4bda98f692dbbf2f
-#   text hash     0cd249efa776fadf
+#   content hash  c0b3b39bc83ef9a2
+#   text hash     00777573464d0db5
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

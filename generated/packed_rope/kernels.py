@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c6347c61f7f9196a
-#   text hash     92c6b8aaf5f33a51
+#   content hash  d9d4d699eaffd59c
+#   text hash     6a108b2d594dbbd1
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3189064db86af6f9
-#   text hash     c5559b29dff6d3ca
+#   content hash  4cc1295a8c33bef7
+#   text hash     0ef444c88c36db60
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -102,7 +102,7 @@ def _differentiate(
     dlse = None if dlse is None else dlse.contiguous()
     cache = runtime.LaunchCache.of(
         "differentiate", q, k, v, cu_seqlens_q, cu_seqlens_k, cos, sin, positions, max_seqlen_q, max_seqlen_k, out,
-        dout, lse.data_ptr() % 16, None if dlse is None else dlse.data_ptr() % 16, *wanted,
+        dout, lse, dlse, *wanted,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
     delta = torch.empty_like(lse)

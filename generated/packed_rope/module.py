@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  47f7c7dfd6296ac6
-#   text hash     e42f18bcdd239342
+#   content hash  c8f6907b1782fd3a
+#   text hash     e2d52e58a2fc61e1
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

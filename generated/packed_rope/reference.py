@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c3ae02977cd229ac
-#   text hash     533a21883d3b6969
+#   content hash  05b892da203ae54f
+#   text hash     4c478b361ffd7a4b
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

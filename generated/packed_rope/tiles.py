@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6cc76016a92504b5
-#   text hash     d9947a46c0b847d5
+#   content hash  fd669f7ab23604cb
+#   text hash     d592d03fe7aacf76
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  55bb59bebb3c3949
-#   text hash     772b87f73b5df795
+#   content hash  ef050f24e86cf7c0
+#   text hash     83db68a37cb75f1a
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

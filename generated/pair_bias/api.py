@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  090f0770bc6a198f
-#   text hash     9fce2ca230baf090
+#   content hash  68997e01ddef67fb
+#   text hash     37e62e19a8b0bd1e
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

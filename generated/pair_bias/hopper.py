@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e9078c50deb1c409
-#   text hash     c6e91ddf4b784515
+#   content hash  f60e61e2690daa01
+#   text hash     ad59bc5dd2c827f9
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

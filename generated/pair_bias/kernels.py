@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  2cc99a6eb0011415
-#   text hash     113ecd6d87d20559
+#   content hash  dd5a66059f8d7bf9
+#   text hash     2f2b22dfaf686fad
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c08a3b1e59254632
-#   text hash     13a3cac87bc696cd
+#   content hash  c48d2c1b6d3b5c8a
+#   text hash     016cfd2bb8eb7f52
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

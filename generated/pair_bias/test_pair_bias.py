@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d6d53fa14def764b
-#   text hash     2bc84d7e9db92aa0
+#   content hash  155b3d6e12afc9c6
+#   text hash     61fb5b9298de3069
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a300b2661fff58ed
-#   text hash     bb9a4174b6ba32be
+#   content hash  5e99ed28c61dd71d
+#   text hash     a3f9bea833eb8e93
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  01bed1035ecc2eee
-#   text hash     1a519cd34ff1b333
+#   content hash  951e8ec10ca86572
+#   text hash     0a0541822d381f34
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

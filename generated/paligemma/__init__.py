@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  079d248065b6a802
-#   text hash     c66bf89156bbd1e7
+#   content hash  64ee582d2dea1d66
+#   text hash     9f89fa4e3e258228
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  943b947ace2b94ef
-#   text hash     30d99a42016a4bfe
+#   content hash  f8ad423f47d2d96c
+#   text hash     061286c6f09a44e2
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  921a7a1284283bc6
-#   text hash     5d9982dbe44c0ca7
+#   content hash  0146e541d7e38d87
+#   text hash     ba44ffa0f91e95a2
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

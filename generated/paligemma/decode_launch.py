@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a22217092c63e66a
-#   text hash     cef4ae06ceef8836
+#   content hash  bc9f6867c151b597
+#   text hash     234ad3b0fee0489b
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  47aa36e5bd9a9ac0
-#   text hash     dcf164f356d5ba74
+#   content hash  1d139da35979f3d2
+#   text hash     5a1d4b4b22848194
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

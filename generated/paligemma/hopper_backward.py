@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f06ad92ebf4ff164
-#   text hash     9274f44ad8706adb
+#   content hash  51b302f1d9fb64a7
+#   text hash     abb71ce649818589
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

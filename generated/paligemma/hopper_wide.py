@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  08b8ad1eab288491
-#   text hash     a2088d3e2b03feeb
+#   content hash  d7e9d79bc1ae29b4
+#   text hash     bb493b2172cf819f
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  492ebd9fa17316fc
-#   text hash     6da2262ee8281843
+#   content hash  d1c927912e077efe
+#   text hash     a7e25563c9f67b6c
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9ef782671bd8e0a7
-#   text hash     97205de23759bdc5
+#   content hash  20d262e652d82410
+#   text hash     7d50fa6d24a7655f
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  bd9e3c2e92a484ac
-#   text hash     9bb0cbf235e7ef92
+#   content hash  99a6ba1cc344b20f
+#   text hash     5aeea52bd387e309
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9119800cf948e690
-#   text hash     82a15e4efe0f4337
+#   content hash  875f69ac4df18ccd
+#   text hash     5cb8967bb140081c
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

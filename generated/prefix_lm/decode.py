@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c97b5d8cd1a02d35
-#   text hash     9f76bc7264ffb4f4
+#   content hash  ca38e79c67c8b65d
+#   text hash     2f267dfe7b0088c6
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1641dda2058a4a30
-#   text hash     0f7f4dff410d39bd
+#   content hash  9475ebec3e64949d
+#   text hash     0d8e6ff3a52f6d49
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  51e32f4edcb764ad
-#   text hash     e7a490cdf9605889
+#   content hash  f85e8f807c2af9f1
+#   text hash     cc6fc426d6117d72
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

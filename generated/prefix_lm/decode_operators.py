@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  bdb3124ea7ffdd7d
-#   text hash     fc4daf2e332deb9a
+#   content hash  0af61690be2a54af
+#   text hash     97b91222ac9ad411
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

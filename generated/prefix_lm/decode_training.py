@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  66d18ce33c114fa9
-#   text hash     1125fa4942d3372e
+#   content hash  2f0d93046bc2752b
+#   text hash     9ab6800610a9cbf8
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4f56ce4620e86ae2
-#   text hash     8278abc8b596abef
+#   content hash  973aa8b6ae387b76
+#   text hash     eb1538733a7328b2
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

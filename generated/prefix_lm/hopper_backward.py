@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8beae1ab71a1641a
-#   text hash     e5a76d66e3ae6bc5
+#   content hash  4765a05b6fc20b7c
+#   text hash     b579dc736529f937
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

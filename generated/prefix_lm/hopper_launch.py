@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d7060c2d84a54e5f
-#   text hash     0a34e8ef93fdc540
+#   content hash  fe0bb7e1dfc320db
+#   text hash     f9ea0c74bafee606
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

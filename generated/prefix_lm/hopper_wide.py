@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4e46acf3c5e82f05
-#   text hash     7a047ca8a7886198
+#   content hash  d153e9accfdae395
+#   text hash     6f1c70c4a14c162c
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

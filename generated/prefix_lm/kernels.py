@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  30ad6983de701890
-#   text hash     3fef4f69adb52b52
+#   content hash  9d37e428b008f9e7
+#   text hash     e070e246504dd004
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7b918fe2cd3379f9
-#   text hash     c03303007c6d855d
+#   content hash  d4e277833669f53e
+#   text hash     9d48183fbf39ea4a
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

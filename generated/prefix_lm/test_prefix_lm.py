@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  59e4717fb9f7173e
-#   text hash     419d06eac6c7cc40
+#   content hash  ad9f420c27d97352
+#   text hash     2d5346374badb1c9
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c72891609ea97601
-#   text hash     d29cbabbfe878320
+#   content hash  b26e54db7e3a009c
+#   text hash     f4a1cb54dd9eb644
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  414baf2ba6fbaebd
-#   text hash     bf7be88bb32aaa39
+#   content hash  6a4a4d98e0b12540
+#   text hash     e6ee3b0b8be866d4
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8c549dfada05550a
-#   text hash     c0bbd29c79914fcc
+#   content hash  261c3e60d4437d8e
+#   text hash     9bac3da6ed01ebd6
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

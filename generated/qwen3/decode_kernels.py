@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  853b7db5d5a4a480
-#   text hash     c750ece0143ea26b
+#   content hash  8a1f8900dd98d9c8
+#   text hash     e3d9407991c09e1f
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8c36b6291d93c0f7
-#   text hash     fb1f3fa16755747f
+#   content hash  f3f7e082bf316eb5
+#   text hash     8779e5edf660d76a
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a40c0f68dcbce315
-#   text hash     b18228b6d26669d3
+#   content hash  109ee8b747326980
+#   text hash     cccdd2414637335c
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

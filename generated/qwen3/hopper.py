@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5bf2264c2d053a66
-#   text hash     19ed9e5b8f82af6d
+#   content hash  ff7b2788da95f971
+#   text hash     e3cdd38eec1c71d0
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

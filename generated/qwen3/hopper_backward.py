@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9fab41db1af641d9
-#   text hash     fdae5f23e4b60bb2
+#   content hash  280b2194fa7446e0
+#   text hash     3f2d5e435b2ecce5
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

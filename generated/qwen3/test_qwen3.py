@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  76d2ed110d3d87f1
-#   text hash     fc5dfc99acd8998f
+#   content hash  e7f9634146d95696
+#   text hash     fb0298eb8b0ce708
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

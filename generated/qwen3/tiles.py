@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  45437b043a2fa072
-#   text hash     ce0b0a13d29d3389
+#   content hash  1281bafe467a7b09
+#   text hash     9a3cb63d97f18b4a
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7b38e93a658c940b
-#   text hash     70a6d5cbe8852adc
+#   content hash  e62eba6cccb1c0dc
+#   text hash     156ef55f1c2f4351
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

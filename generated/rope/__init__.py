@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  70917bfd00ca46c9
-#   text hash     d3ba1a825fe559f2
+#   content hash  aa8b5b7b7d433621
+#   text hash     6cbcd5d5179dafae
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

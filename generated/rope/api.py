@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  132ed50ffd2e0e7c
-#   text hash     df1a41758c454814
+#   content hash  e6b42ec78e358010
+#   text hash     5ea123572d187d41
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

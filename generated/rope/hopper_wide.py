@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2fdfde4062dc341c
-#   text hash     41b3cf1f8334a378
+#   content hash  4281e124dac2db13
+#   text hash     9be72defc65bdbb8
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

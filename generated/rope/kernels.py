@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6f13df7fc49fc2f7
-#   text hash     66f84a28d067a58e
+#   content hash  0728a6604b1335e5
+#   text hash     27a5b9cfe3b1a614
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

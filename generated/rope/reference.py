@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9eab644c4f640057
-#   text hash     563f00c53e40994c
+#   content hash  141b0b9cf62885a3
+#   text hash     51237c275a9a410f
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

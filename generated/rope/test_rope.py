@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  fed5f19b376a716e
-#   text hash     984c81174c345d19
+#   content hash  4a9e68761ea49f4a
+#   text hash     bc03b77e9bdc4b60
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

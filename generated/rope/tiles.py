@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e42f700b4178b064
-#   text hash     3fe98ac9a58dc9d9
+#   content hash  81e8e3a3c9412126
+#   text hash     0ee63846ebe22113
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3bf35f48d6b2afd9
-#   text hash     5bfc10f58a663625
+#   content hash  7fcad90c134316a5
+#   text hash     5d9d82922fdcc877
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

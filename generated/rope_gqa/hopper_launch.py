@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  2f06896b2318ce01
-#   text hash     2a19f32ca76903c7
+#   content hash  9ff194eb60819d4a
+#   text hash     49032d4fc2fc7667
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

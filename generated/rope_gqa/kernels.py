@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  91a760e65acdeefb
-#   text hash     6b332840d797f65a
+#   content hash  6a17c838095be24e
+#   text hash     caa2b5ccde9e5f52
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  26ca99cc4c930f1e
-#   text hash     70085ceca2c6e680
+#   content hash  6b472456bd62417a
+#   text hash     07fb41dbb150d413
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  828d45b6b2e8c07f
-#   text hash     a8118b03f9490767
+#   content hash  cbc912969febbc57
+#   text hash     45ad1f84e5a9832a
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

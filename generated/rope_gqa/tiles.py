@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  36033f5c16794bdb
-#   text hash     aeaf3f24a86d8a4c
+#   content hash  dbddad4a3ab21497
+#   text hash     bf11fb105e09a6d3
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

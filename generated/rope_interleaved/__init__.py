@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  cf2435698863539b
-#   text hash     1bf41f9bb77affd5
+#   content hash  12ff22dc56272fac
+#   text hash     ee789a25f978fb4b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

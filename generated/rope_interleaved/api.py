@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1e21427141bd6358
-#   text hash     3e8426d11a7b8358
+#   content hash  3c8a30626dad1df9
+#   text hash     7148c7e4d968715e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  cfcc4a5f138c7fd2
-#   text hash     ed8449642ae1d0fa
+#   content hash  34b2cb1ea058d4af
+#   text hash     fc807c000427ae73
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  995a9c26d57f390f
-#   text hash     173de7a1819b1271
+#   content hash  bb8e2ee665e4787b
+#   text hash     ad73e69ce4226b21
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  eba6fb89d5fcf334
-#   text hash     3df615273a5fd024
+#   content hash  d8a37a7a835ac52f
+#   text hash     0d6750fef9c1d38a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

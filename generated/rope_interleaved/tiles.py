@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c2dd2f1cac1e091d
-#   text hash     2f630916c2e7394d
+#   content hash  05fcac0a8e820e3e
+#   text hash     015a2f85cc38ca00
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  57b7f20d159db4d0
-#   text hash     70fc7b6a0d5dd7e6
+#   content hash  a4e972a4a3295616
+#   text hash     6d87c87e5f2ad081
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

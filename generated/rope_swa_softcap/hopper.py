@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0dbcbf6e0cdf7ca0
-#   text hash     a1b8ec7a19290c50
+#   content hash  19f7e792792c193c
+#   text hash     77e9598c267bdc9e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

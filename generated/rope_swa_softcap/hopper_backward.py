@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  e4ff9ecdab9b2f00
-#   text hash     fd913d615b80572a
+#   content hash  b6a48965b4968604
+#   text hash     d7f600fa97430c03
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

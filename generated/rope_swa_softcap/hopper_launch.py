@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  18c7626cf218c99d
-#   text hash     9d7d2dca2c9a86b8
+#   content hash  1ab5894b5548b7f7
+#   text hash     e3f0e273b034460a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

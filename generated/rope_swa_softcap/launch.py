@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  03b59a9925cdd957
-#   text hash     1ebad455013feea4
+#   content hash  1647ecba742949e3
+#   text hash     9af5bca49b776c8e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -86,8 +86,7 @@ def _differentiate(
     dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v, entries=entries)
     dlse = None if dlse is None else dlse.contiguous()
     cache = runtime.LaunchCache.of(
-        "differentiate", q, k, v, entries, cos, sin, positions, out, dout, lse.data_ptr() % 16,
-        None if dlse is None else dlse.data_ptr() % 16, *wanted,
+        "differentiate", q, k, v, entries, cos, sin, positions, out, dout, lse, dlse, *wanted,
         reach=1023,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)

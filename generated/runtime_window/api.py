@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  dfaed092ebcc67a9
-#   text hash     831df66a48341d6b
+#   content hash  39c923469f390166
+#   text hash     bbc2715c16f28532
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

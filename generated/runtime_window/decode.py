@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  477ae28ca06ee56a
-#   text hash     93188f3d2b980303
+#   content hash  1ca6bf92ce461fb8
+#   text hash     eeb93c86d73210ef
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

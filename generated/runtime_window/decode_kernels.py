@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  81b14672f10ef965
-#   text hash     b080e6c5d7e56c0d
+#   content hash  57a26a1c97f71389
+#   text hash     92942611c3e35df8
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

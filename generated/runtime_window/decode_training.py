@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c7f3dea31f40bb16
-#   text hash     5802cc0f2eab0dec
+#   content hash  b9f45c1918491e0c
+#   text hash     6cecd37775c5278f
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  26e6c257e5c1dd54
-#   text hash     4eb85e04fb53ad7d
+#   content hash  dbb717c931b2ebeb
+#   text hash     a9020c1b91b15060
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  de16d9796a31f861
-#   text hash     667047156e0777ca
+#   content hash  eb813fb96875a885
+#   text hash     283d3aeb55726cd7
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1c3085200af3a672
-#   text hash     82f38e1de75ac0b0
+#   content hash  b38a4abd510ca5b7
+#   text hash     7fabf0271305e5cc
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3475a4e1df1db960
-#   text hash     5e70d425b63ce291
+#   content hash  f059ef47289f88c3
+#   text hash     e2acf0779f8071b8
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b1d38bb13fee8a9f
-#   text hash     3cdd64f0b9566250
+#   content hash  056d00823952250a
+#   text hash     7e2811707d762c97
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

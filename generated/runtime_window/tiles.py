@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a122cfd62c8a7bed
-#   text hash     5c558a5b385d2d00
+#   content hash  3f57d1863983a0ae
+#   text hash     4bb6e2a35108220f
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1345a0d9ad1e63d4
-#   text hash     a39130af70d68fd3
+#   content hash  b86928668c84e78b
+#   text hash     38c7f35fdabb0502
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  0458e988250ed9bb
-#   text hash     8611b8b3b4c243f9
+#   content hash  726ca7819c6a5b4a
+#   text hash     154778ea0c48abff
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9d58f0c865d6ea70
-#   text hash     60f63bd9aa6eac7c
+#   content hash  de2d206b4144957c
+#   text hash     21bda8245957ba35
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

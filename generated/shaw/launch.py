@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5cbc8d5c4a0255dd
-#   text hash     06ba739c4109f91c
+#   content hash  a39c606b2bd6afff
+#   text hash     1f083f888629044f
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -84,8 +84,7 @@ def _differentiate(
     gradients += [q.new_empty(0) for _ in wanted[3:]]
     dlse = None if dlse is None else dlse.contiguous()
     cache = runtime.LaunchCache.of(
-        "differentiate", q, k, v, entries, in_distance_score, out, dout, lse.data_ptr() % 16,
-        None if dlse is None else dlse.data_ptr() % 16, *wanted,
+        "differentiate", q, k, v, entries, in_distance_score, out, dout, lse, dlse, *wanted,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
     delta = torch.empty_like(lse)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  148b31540ddb39a9
-#   text hash     7b4c1eb0507feb27
+#   content hash  68ca06e5a1306ee8
+#   text hash     e8522eed2f8a4c4d
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

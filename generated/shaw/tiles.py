@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  930861c1d7a3d839
-#   text hash     745758e113f4403d
+#   content hash  98b5b65de0ff2864
+#   text hash     6c295eadebc180b5
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  09b71bd382cc32c4
-#   text hash     a5b1bfc05fe75f24
+#   content hash  053c4274dd3513c9
+#   text hash     b94bfd38d1e94bc3
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

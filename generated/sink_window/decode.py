@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6bcf0bb804c75b6c
-#   text hash     a5ba92c56afba2f4
+#   content hash  4b5380564cf9f064
+#   text hash     c7336d483d0955d4
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  14a70bc10f22c6a9
-#   text hash     d6f610c0dbeb9649
+#   content hash  08280af2fc5ef5fc
+#   text hash     6f76d5eb43a0a42e
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

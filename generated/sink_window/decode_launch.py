@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  95800cc2b8926022
-#   text hash     dda462fb88819d28
+#   content hash  2c2bd4998a88b211
+#   text hash     9af00e468b51252f
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  08a85bc9e1dd7a21
-#   text hash     85e7ed3bef5f9a7a
+#   content hash  03dbd78b17510e21
+#   text hash     49b9e70e57be1cd2
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

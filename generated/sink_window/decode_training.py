@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6231d89db89f64f7
-#   text hash     d3d51be7d34153d2
+#   content hash  f15f317ff468191f
+#   text hash     3cda13ff673cb058
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  eddbbfddda46a45d
-#   text hash     ee208388ed1e51a5
+#   content hash  4b064aef5403bed2
+#   text hash     065ac0d59216b135
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  02c122fbd50e8ddf
-#   text hash     e05a91dba0b7785f
+#   content hash  44829d7ff5cf3791
+#   text hash     e62ab2a44f021648
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8ac5f3a61dc96ac2
-#   text hash     6917f83799615ece
+#   content hash  91410d5bf6a79089
+#   text hash     47d307d1286ceccc
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  773d30979119b36f
-#   text hash     03efe9cc95c466b5
+#   content hash  90ae686f5f01a4b7
+#   text hash     227492413c4aa59f
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

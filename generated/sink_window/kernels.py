@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6de89c0dc486f229
-#   text hash     7d3506c3e6b7ccd1
+#   content hash  b06dcb854d8cb2f1
+#   text hash     29ef85f07b458cfe
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  591d871acf10ff5e
-#   text hash     96aa4eefa562b466
+#   content hash  f7de0ac2c5d70ca2
+#   text hash     e7653768f231b7e1
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -88,8 +88,7 @@ def _differentiate(
     gradients += [q.new_empty(0) for _ in wanted[3:]]
     dlse = None if dlse is None else dlse.contiguous()
     cache = runtime.LaunchCache.of(
-        "differentiate", q, k, v, entries, sinks, out, dout, lse.data_ptr() % 16,
-        None if dlse is None else dlse.data_ptr() % 16, *wanted,
+        "differentiate", q, k, v, entries, sinks, out, dout, lse, dlse, *wanted,
         reach=max(0, in_window - 1),
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9da18872afd42283
-#   text hash     f247475de46214fa
+#   content hash  29c0289e102d92ce
+#   text hash     2df08e0546970c1c
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d0a9eb75ab232291
-#   text hash     5d4cd7dec1d05df4
+#   content hash  b52fb5ed33e10ea7
+#   text hash     fd778345b3e8a37f
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  70837a6fa5924603
-#   text hash     7706cc63c8a5c37a
+#   content hash  9916fd1b265d6901
+#   text hash     ff9d652f589c1854
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9ec339161ef55685
-#   text hash     7ac5584a7eaa5eab
+#   content hash  a5fd3f6a73ba136f
+#   text hash     950f3a9a16c43474
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4dda059937327c49
-#   text hash     6831c94df1ee6a62
+#   content hash  bb9e0bd3d85435f0
+#   text hash     f7dac2ac70da9f79
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

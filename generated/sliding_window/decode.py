@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2198e1fa0e8fee21
-#   text hash     74cf719826561c43
+#   content hash  1e6913bc9695e8da
+#   text hash     34b826c9bbadffd5
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

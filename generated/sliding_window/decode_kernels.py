@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fc58ae3c05d48c8d
-#   text hash     2f8188394dc19db3
+#   content hash  47987866429c36c1
+#   text hash     a3fba1deb30daaf0
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

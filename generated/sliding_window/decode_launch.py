@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  19a995a7e6c2915d
-#   text hash     10767b2a9865b702
+#   content hash  c373499f7a02815b
+#   text hash     5db638d48b68d261
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  145bc7742c7b664b
-#   text hash     be933a3432c48a91
+#   content hash  d3011b7d7863d4a5
+#   text hash     20b21f44ef2c2705
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

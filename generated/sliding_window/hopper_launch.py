@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  110c83ce61f4251a
-#   text hash     d21f1c6bbab99ecc
+#   content hash  f6ed95498bd7ea42
+#   text hash     1fb666d79174caad
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fec4dcb8e621b6a2
-#   text hash     ca9561ab108a39c2
+#   content hash  52895e42de44122d
+#   text hash     fd2f2873870da3a9
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

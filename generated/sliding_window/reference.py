@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  34b821f71b47a9b2
-#   text hash     aa0039554c7a20ad
+#   content hash  3d50471fc3eccc0e
+#   text hash     0876f426536a6168
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

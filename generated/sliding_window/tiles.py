@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d8a12499729d335e
-#   text hash     dccea31e1fb33ace
+#   content hash  9bd16cb19592b283
+#   text hash     8dd1c468e399d42a
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

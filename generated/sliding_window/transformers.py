@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  959b19ccf08f1d99
-#   text hash     e05a8a37f7182080
+#   content hash  08700106000c522d
+#   text hash     6a6634b39e3e052f
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

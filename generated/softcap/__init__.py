@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3afe673c03df6863
-#   text hash     1372bf3211d271de
+#   content hash  6790d676b7aca453
+#   text hash     f6aec2c42b1baed3
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  635689d8e6e44fc2
-#   text hash     28a97dc5eeb9a159
+#   content hash  d4a790e30f81d66b
+#   text hash     28fab5fa64263302
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

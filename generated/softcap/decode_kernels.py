@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b0ddaab8d91371c0
-#   text hash     91fd03eecdce2ae2
+#   content hash  f6dce0ffe7795847
+#   text hash     d7e66b06e8d49f15
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

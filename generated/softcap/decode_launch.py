@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c346778345e39847
-#   text hash     53d49af02e2ffa0e
+#   content hash  683b175e5846c78d
+#   text hash     167142ed3cbe4803
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

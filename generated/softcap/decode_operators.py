@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  02c9e8e26b05414c
-#   text hash     b6487dab4375efb3
+#   content hash  a2570ae88f5ab8df
+#   text hash     68ad2f33c6851915
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  883ab10d114d1db4
-#   text hash     a4260daa19b26d8c
+#   content hash  84672e3af9333a73
+#   text hash     a82779dcf5320688
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  329a165ce939814b
-#   text hash     1248778073218403
+#   content hash  4577ad38db873893
+#   text hash     9c711d2634101e28
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bdfc0deaefcf7fa1
-#   text hash     454865c93bfd28a5
+#   content hash  14454394d8f64088
+#   text hash     c155f0c7e8fe9785
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

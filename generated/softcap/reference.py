@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d6ac711f86252dc1
-#   text hash     971e15d25c07dd8a
+#   content hash  b6c8a1d063953d78
+#   text hash     b76647ea5abb907e
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8261ae4a6858e8b8
-#   text hash     40cb6d64d9db94b2
+#   content hash  14b97ebccc12f783
+#   text hash     dfec0383e7dfa728
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4e0e55e4f8039914
-#   text hash     d2da00c257e0efb6
+#   content hash  ce9782189e08c597
+#   text hash     7e7c82e8a73ee50a
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

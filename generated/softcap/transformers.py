@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e314ae904882ace2
-#   text hash     c5834d8c072d143b
+#   content hash  de955cd596d6d97a
+#   text hash     a27afeb52ab9a984
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

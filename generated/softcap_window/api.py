@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7587c8b07d60e94e
-#   text hash     7a467804b015d8fd
+#   content hash  d0834169dbe57e29
+#   text hash     4fb5d92155c5f6b9
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ab7218204fd2da80
-#   text hash     9d07e92a2b0d4d0c
+#   content hash  54a970ade30812d6
+#   text hash     8934790943a6415d
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7c4aca786af4f6c5
-#   text hash     6c9b8cfad7e91ea4
+#   content hash  e4080b53fc198913
+#   text hash     83f25019157f431c
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

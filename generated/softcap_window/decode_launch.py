@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  38d72e7ff24fa624
-#   text hash     09d8a6c4f90a470f
+#   content hash  e08ddcd7e4099a1b
+#   text hash     a2579131ff16067f
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

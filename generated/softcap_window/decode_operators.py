@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  60e35a4224dc8fae
-#   text hash     84b45c0363522f34
+#   content hash  9b8a67b07c03b18b
+#   text hash     31472478beda2212
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

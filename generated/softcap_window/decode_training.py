@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  83be254da13a73e0
-#   text hash     2fed7c98e98d278b
+#   content hash  dd0022adc5efa224
+#   text hash     59fd0668238ac020
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  30cce855ef70a55b
-#   text hash     8925adeda1e2a098
+#   content hash  a6df50a69e3fc844
+#   text hash     6aaf50c5c5fafbdf
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4ef0c5d78610b1bf
-#   text hash     cd332ac999bdc86c
+#   content hash  38d57a33cef4a966
+#   text hash     b1bce9c65abf1ef4
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

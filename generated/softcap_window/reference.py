@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  57829493fef3df72
-#   text hash     489f418d818bd889
+#   content hash  5e532026cc166a0b
+#   text hash     710a899c1c6551b8
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2e64dd142bcac989
-#   text hash     9640d0d4228166ef
+#   content hash  30eb0457825e7702
+#   text hash     b0e75d70537ac23c
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

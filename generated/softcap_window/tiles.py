@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9853c2b135e63d19
-#   text hash     eed173bec5e565d9
+#   content hash  db9b9a23ad7bc326
+#   text hash     b5c1765435a94faa
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

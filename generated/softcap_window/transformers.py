@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9e53e7b657a85b58
-#   text hash     c1e593dd588c0325
+#   content hash  8a85affbbc0994f7
+#   text hash     7a529d23c544e227
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

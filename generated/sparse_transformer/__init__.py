@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  cdb828e436ebde6b
-#   text hash     e4de3ce2c855e48c
+#   content hash  ace5063af8a143be
+#   text hash     9742f2d83003b638
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

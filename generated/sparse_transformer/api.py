@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d05cce81906b3994
-#   text hash     36a0781a3692114e
+#   content hash  8fe05178233a0d84
+#   text hash     d55f104552ed0a89
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  be2f3adabf774452
-#   text hash     26afdd5aaa16f548
+#   content hash  781bb30f41b6a8e1
+#   text hash     78e7464e4240e6e6
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

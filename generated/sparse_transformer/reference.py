@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4cd4ba094770d5d6
-#   text hash     8664b7fb786c1be9
+#   content hash  9722814c9e41bed3
+#   text hash     904f19d1fdc38529
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b2010500a6207920
-#   text hash     2c5abb067c35f540
+#   content hash  a4a8ddf592ca348b
+#   text hash     cf601ba0b0f6b5d4
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4f096c0bd4295b0d
-#   text hash     8634cccdca794d70
+#   content hash  f2b32152fb6ffcb1
+#   text hash     a786eda5e62b6b33
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

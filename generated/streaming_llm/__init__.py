@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1fa869f6425014e7
-#   text hash     36b1e3aa11435a02
+#   content hash  0cdb4d3c17b31f6d
+#   text hash     176d5121b346a680
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d75505d6ef074c64
-#   text hash     5fc3cffbb2097557
+#   content hash  132a4afe3d63bf15
+#   text hash     c220cc7e73a648e8
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d54579e6ad797524
-#   text hash     72c09e30f7a60d7f
+#   content hash  a884f0567edba54f
+#   text hash     13f81459e0a14e10
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5a00efbb9789ca7a
-#   text hash     da1c3ccace7090dc
+#   content hash  68a3e7b1255fd16a
+#   text hash     8e9caa1ee930a19e
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

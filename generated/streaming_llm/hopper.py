@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ef12a143996c5008
-#   text hash     bf0adb1fce025bf2
+#   content hash  1bd933e23c7c334a
+#   text hash     12ecf98ecc149280
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4c61ad66d693b294
-#   text hash     3f3041dfae6044d9
+#   content hash  619744ab43eb38d7
+#   text hash     7d337f39768c71d1
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

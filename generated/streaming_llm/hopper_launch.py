@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8b2dd9a6e5598516
-#   text hash     e9e38aac526111ae
+#   content hash  3c0d586359f63ac9
+#   text hash     bd9eceab18e22a96
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

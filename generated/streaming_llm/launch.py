@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  127cc613ea622937
-#   text hash     b21e72ffe5d6da86
+#   content hash  c5da4628b2c5c1bb
+#   text hash     787410ce0e5c49f7
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -79,8 +79,7 @@ def _differentiate(
     dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v, entries=entries)
     dlse = None if dlse is None else dlse.contiguous()
     cache = runtime.LaunchCache.of(
-        "differentiate", q, k, v, entries, out, dout, lse.data_ptr() % 16,
-        None if dlse is None else dlse.data_ptr() % 16, *wanted,
+        "differentiate", q, k, v, entries, out, dout, lse, dlse, *wanted,
         reach=1023,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)

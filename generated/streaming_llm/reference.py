@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3b79cf931439b26c
-#   text hash     6e8a95817cf5d112
+#   content hash  92ac9f8682d80c77
+#   text hash     9f3d890ee8c6ad8f
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1e8290d95fe7fc69
-#   text hash     87de8035163acca8
+#   content hash  d1bf21e6cb598ede
+#   text hash     b90eb40bf37704b1
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

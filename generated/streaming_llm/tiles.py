@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0e46818d8a3ba27e
-#   text hash     908d394736694d26
+#   content hash  8f070771a9011d39
+#   text hash     6b880585c941fa89
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

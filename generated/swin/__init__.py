@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  99d096f9e443b5b8
-#   text hash     788a0306a3f01083
+#   content hash  e07a9a3331681c40
+#   text hash     1976f5763c216517
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

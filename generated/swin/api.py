@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f7b6d56c773f7f77
-#   text hash     7808b66eb06a693f
+#   content hash  e400c86ed3abff1b
+#   text hash     c4d3ad26c383abff
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

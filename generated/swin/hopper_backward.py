@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1aca9b1e967a292b
-#   text hash     13504ed5ef148f9f
+#   content hash  f34e82292d3df260
+#   text hash     ae6809b92375e69c
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  fda233b2225ac2e9
-#   text hash     84d41c5e61eb1f03
+#   content hash  cb0d01afa5d4a879
+#   text hash     03f1247c16bbb76e
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

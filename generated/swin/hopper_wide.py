@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a458087071752d5b
-#   text hash     bd275142b1be1236
+#   content hash  c195baaf4261b0b0
+#   text hash     8c993f19bde74202
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  982d41804eb477ba
-#   text hash     656fecee5bd50732
+#   content hash  0075249ad81af209
+#   text hash     9a14470c17b44167
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ef818015b7755110
-#   text hash     2b116a1bcbdcee60
+#   content hash  c36e31b3bec645b7
+#   text hash     39575b3fa84b5e8d
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -83,8 +83,7 @@ def _differentiate(
     gradients += [q.new_empty(0) for _ in wanted[3:]]
     dlse = None if dlse is None else dlse.contiguous()
     cache = runtime.LaunchCache.of(
-        "differentiate", q, k, v, entries, in_offset_bias, out, dout, lse.data_ptr() % 16,
-        None if dlse is None else dlse.data_ptr() % 16, *wanted,
+        "differentiate", q, k, v, entries, in_offset_bias, out, dout, lse, dlse, *wanted,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
     delta = torch.empty_like(lse)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a3aed44237d2b3ee
-#   text hash     6ba8c1625de69fb2
+#   content hash  7dc8ed4aa1e9a43f
+#   text hash     bccac6ba9b4e0d62
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1fee41733ae076d7
-#   text hash     5c32fed0a2f87d20
+#   content hash  2b0268ed77645032
+#   text hash     d3440aa6b3fda8ab
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  23a5d42f3f1105dc
-#   text hash     b6ddc4967c7746af
+#   content hash  23e0cc8cc604a1ac
+#   text hash     6175f34cef5cc85a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2ee25940197e7712
-#   text hash     f38b1461af84bd81
+#   content hash  e35ce51a3d2b6f52
+#   text hash     f566b4a711f400ef
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c132146a55aad4ad
-#   text hash     fed4d6cb298be78e
+#   content hash  d1b0ea47d24ef2d4
+#   text hash     0558a289c335a763
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

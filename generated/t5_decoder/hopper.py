@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a65203fc7a67515c
-#   text hash     6101e50f70f1a71b
+#   content hash  28b985a76c7ad4fd
+#   text hash     d2879d0cfcb65d53
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

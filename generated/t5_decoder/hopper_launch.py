@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  18dd85ede7cdaea0
-#   text hash     bda672f9997304d9
+#   content hash  6bb2f4878615eb8d
+#   text hash     dbe7577123c18087
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

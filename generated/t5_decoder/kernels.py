@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f1429043de7a588d
-#   text hash     2c8cfb9f37cb4dd6
+#   content hash  83146217d1a1ca84
+#   text hash     2934c445196f92db
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b1ad5c4e5c516430
-#   text hash     34300e31cf9e251a
+#   content hash  2912d4b3d78ed0b6
+#   text hash     f4de11dfd89fac6f
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a6612338795b4ed5
-#   text hash     901113e6ed42fe43
+#   content hash  74edd12f91033acf
+#   text hash     ae7da19234b56878
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

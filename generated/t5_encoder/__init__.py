@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  8c1ac29259e73dd9
-#   text hash     f3ecfa7facbb72e4
+#   content hash  cf0de0bcf891844b
+#   text hash     ae12da7dcf953ae3
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

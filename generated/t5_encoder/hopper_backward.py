@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  293d8f947be758e5
-#   text hash     28644bb7f8126e9c
+#   content hash  f898aabf88f64c7d
+#   text hash     5263681aa487c0b8
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

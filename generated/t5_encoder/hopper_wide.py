@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c8a6423738ba6205
-#   text hash     0ee461a8a6b4f96e
+#   content hash  305e787d3974a496
+#   text hash     62c1a5286deafd2f
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

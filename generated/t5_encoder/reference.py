@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ae80c79dff99b1fb
-#   text hash     278b2755bbe952ed
+#   content hash  0541b81ccc5b1b74
+#   text hash     59c2b8b9779f99ea
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e3dd82882a7d9a0e
-#   text hash     d69237a7ce1bcc0f
+#   content hash  ebd3a23cf6017d2c
+#   text hash     1a25a36446548e32
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  cd19a8a603e943e8
-#   text hash     3511ac201e640371
+#   content hash  a49b8c711ce67e07
+#   text hash     31df47fe9dbc957f
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

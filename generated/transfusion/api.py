@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7629246804b7c768
-#   text hash     c5814b1fc480607e
+#   content hash  fd93e7c6fe14ea36
+#   text hash     0d7cdbc1cb8f0320
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

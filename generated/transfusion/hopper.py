@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  bc2582261df68fa7
-#   text hash     9f7a58b579246020
+#   content hash  f91c6b53fc48c44d
+#   text hash     9f7b046e96423c72
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

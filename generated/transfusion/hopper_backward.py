@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  fe14f1944b8f8d80
-#   text hash     4918c18075c8d6e2
+#   content hash  069262df9d5db03c
+#   text hash     ae5835be7e54a729
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  9d546a2b8ed1ff2c
-#   text hash     5e63c7a5c29bb100
+#   content hash  562afcf893b8ac11
+#   text hash     f7a4859dba6fb464
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  12ebdcc423498e61
-#   text hash     c7117a3ee41c83d6
+#   content hash  9bb9d0aecf3977de
+#   text hash     b5c9daeb88ed2437
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b63d8cb4ffb0fc32
-#   text hash     bbf55565b1dd93f1
+#   content hash  4ade258d971325f0
+#   text hash     a95d66d4425be19e
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3f9ca0f7459fd145
-#   text hash     2c492fdbcc8db87c
+#   content hash  313f243dd84d0139
+#   text hash     f73be8e08122e849
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 
@@ -91,9 +91,8 @@ def _differentiate(
     dq, dk, dv = gradients = runtime.empty_gradients(wanted, q, k, v, entries=entries)
     dlse = None if dlse is None else dlse.contiguous()
     cache = runtime.LaunchCache.of(
-        "differentiate", q, k, v, entries, cos, sin, positions, in_image, out, dout, lse.data_ptr() % 16,
-        key_ranges.data_ptr() % 16, query_ranges.data_ptr() % 16, None if dlse is None else dlse.data_ptr() % 16,
-        *wanted,
+        "differentiate", q, k, v, entries, cos, sin, positions, in_image, out, dout, lse, key_ranges, query_ranges,
+        dlse, *wanted,
     )  # fmt: skip
     q, k, v, out, dout = cache.readable(q, k, v, out, dout)
     delta = torch.empty_like(lse)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b71d1732b4319580
-#   text hash     ab14df97df307f78
+#   content hash  aee0b0c21fbc5e86
+#   text hash     8c59185c1d6d5fb7
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  87bc7bca5b213fa4
-#   text hash     f9f77992104a63e6
+#   content hash  6608adb1f4d4eccb
+#   text hash     d205530c89c39e72
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

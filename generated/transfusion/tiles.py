@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  01ee08fb6bc6be37
-#   text hash     13aa83227f21e5f3
+#   content hash  cd615235106b8cf2
+#   text hash     36ebe67e811f4a72
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

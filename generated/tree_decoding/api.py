@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  595b1b37661ae9c4
-#   text hash     d9e5568ce7f3ab53
+#   content hash  a5bff58dee0fbce2
+#   text hash     005c85359cd93109
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9be62f36fb5e6b22
-#   text hash     421356f78c0a1081
+#   content hash  8cdadb2cd3c68d89
+#   text hash     15c60d0f8add1851
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

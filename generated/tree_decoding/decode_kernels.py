@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  af6d4c27b1e2f598
-#   text hash     6651e08074d12bb0
+#   content hash  5a80f9126da2c01f
+#   text hash     eb89451bb9de972c
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

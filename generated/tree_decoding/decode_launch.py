@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  fbdcb56bda1116d5
-#   text hash     b213358dce289c9c
+#   content hash  c840209a75f1d5d4
+#   text hash     f0c5bdda6b1ffdd0
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  44055e96f6627e0b
-#   text hash     ae753e6dbe03f707
+#   content hash  dad87a834621bbf7
+#   text hash     3ee7950344e3e7ea
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e2eb05621bcc1b48
-#   text hash     e67a765dc259b451
+#   content hash  140ac1a7994252a7
+#   text hash     52eb4cf21321fd03
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

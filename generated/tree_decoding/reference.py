@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  fbc03c1bdeed97f8
-#   text hash     e1de54b9ec558848
+#   content hash  782207df5ff07c6d
+#   text hash     ad08e637f717f640
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

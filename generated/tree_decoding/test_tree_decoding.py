@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2f6a4aec7b6cdaac
-#   text hash     5041cb33232da4af
+#   content hash  79e114301c94c085
+#   text hash     7c2d82c2cd93ec76
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

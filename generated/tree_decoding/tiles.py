@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  75571f1ce424dcb6
-#   text hash     4711f7affd8a9603
+#   content hash  7dcf7c4786251411
+#   text hash     c184bbd7e0801059
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  74be03f9bc440a1a
-#   text hash     47f7da47ae61e851
+#   content hash  aeb8ef886edf0d83
+#   text hash     af3a5ba2a3e96af8
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

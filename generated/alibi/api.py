@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2d0b45bf08617bc1
-#   text hash     fee5a9bf78d89076
+#   content hash  abb9de09edb0975c
+#   text hash     b3e85e7a6b3840c4
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6702c7ca52f32f2d
-#   text hash     f09848862d663f9c
+#   content hash  b1321b5a4bd23171
+#   text hash     b34053848e7b7c1a
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b40a7bf9ddb85c57
-#   text hash     2db64a18d915091e
+#   content hash  dd013356ce1a4016
+#   text hash     bd876d06e02e159d
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c8553a979f1a5f5f
-#   text hash     c3c6e88bcf96f051
+#   content hash  b9033b4109299729
+#   text hash     c72518cdb215a776
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  fcce33c8685cd261
-#   text hash     2d160aec078c6696
+#   content hash  f154d0c473bfec0c
+#   text hash     be03a637008af45f
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  11a2924a48cc116f
-#   text hash     6e881f1ec1f8de11
+#   content hash  2d89d83aa5af6ad1
+#   text hash     5a5189d9baf2eaee
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  fad9d95e2a19f6de
-#   text hash     2ba808404adc6b71
+#   content hash  d9e1fdadc7c204b9
+#   text hash     f3e683b262941491
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c83e8052ec6a07c6
-#   text hash     0bfebf4004bfd09f
+#   content hash  340ec90e519e14f0
+#   text hash     762ed8a4a4e5af32
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

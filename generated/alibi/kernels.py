@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6a2379a58a10a47c
-#   text hash     b81674e887c6ceec
+#   content hash  1c9a73e4fa474488
+#   text hash     93090ac74fdf4cbb
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

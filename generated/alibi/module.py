@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  71049d195996ec0a
-#   text hash     72566ddfd0503a8f
+#   content hash  bf5b14816562da25
+#   text hash     8c6879c9617d7430
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

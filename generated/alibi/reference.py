@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b483fa106f03cf3b
-#   text hash     e6a27f5694354465
+#   content hash  b0e0adf151e3fdd6
+#   text hash     326f37396bfbd083
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

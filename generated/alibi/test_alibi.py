@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2ae54d72289376c2
-#   text hash     0a03b9c9b049b9d7
+#   content hash  376de5abd4e6deb0
+#   text hash     f04e212a9d7548f3
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  30f093eebf1ed1fa
-#   text hash     c2cb7cd8b2728caa
+#   content hash  4f78f7450fe4c845
+#   text hash     01add6f30d11876e
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

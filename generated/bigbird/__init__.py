@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ba446680c3bf646e
-#   text hash     88896b05e5011894
+#   content hash  d187fbf49afac122
+#   text hash     8ba64227b34bc9fc
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

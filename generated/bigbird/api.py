@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  8427e0592335f6db
-#   text hash     741d2931c6619d40
+#   content hash  d95ff589a04cef4b
+#   text hash     e0df17764fd314de
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

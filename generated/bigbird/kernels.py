@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3fa198d9d789bbbe
-#   text hash     645e809ff8bd29db
+#   content hash  52d2bdc98b47e9d5
+#   text hash     9a36bda7dd3ae35c
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  77f7a33e87e58675
-#   text hash     0180daf1acf554ef
+#   content hash  12810c9a799d5e6a
+#   text hash     420d52d42d3c93b7
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ac143d6763a740db
-#   text hash     0d3a77a1a453d5fc
+#   content hash  8ad419626ce4a783
+#   text hash     64d4cd41d98c387d
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  396a94e5c27d36b8
-#   text hash     c3c1caa9411d8d58
+#   content hash  e94bd6f61ca83b25
+#   text hash     143f1dd0900d3f5c
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ae574d08e9ee5bee
-#   text hash     7387a4a0b4e62db2
+#   content hash  2f40b451169e23ed
+#   text hash     43132722482285ce
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

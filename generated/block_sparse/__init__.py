@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  17115084447e61a3
-#   text hash     8a4c97d2af334823
+#   content hash  fe75f4464d3372c7
+#   text hash     ea4da89637aedc05
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5ea9ebaf63af0e5f
-#   text hash     cb296f929d5f31de
+#   content hash  7d5575ed7f94b9a4
+#   text hash     f893be284d096eb7
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ba59effc52d95ec4
-#   text hash     560657170c8e99d2
+#   content hash  79b3c6f7e7a29225
+#   text hash     787ea8bbb9d348e1
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  46061b9de727dbb5
-#   text hash     6cdfc2b793df5a8f
+#   content hash  a522fdbe23617371
+#   text hash     33106e8d300989cf
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  fa4960c70d7a0bf1
-#   text hash     d6df0715662f58be
+#   content hash  bfd0717923740a84
+#   text hash     b8a019adbab41210
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

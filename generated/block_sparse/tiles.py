@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a2a3ca39faafa233
-#   text hash     15608ac0af2cc747
+#   content hash  65d021a8684f5593
+#   text hash     a2fc4a0fc1f44bb8
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

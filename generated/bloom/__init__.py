@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  713b21fcd89e0b9c
-#   text hash     393d5eeffc6649ec
+#   content hash  4f72305d423d9b59
+#   text hash     8fb42d8ba47866da
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6de37ac14722a7b2
-#   text hash     7e81acdb3179154d
+#   content hash  9563973f6a7974f0
+#   text hash     db55d44d4b35fabf
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  57af1abfd770aaa9
-#   text hash     fc1458e63b4223c4
+#   content hash  b7249e6c0e8142b3
+#   text hash     defce4457381730c
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6df741c6a6dcaa20
-#   text hash     f92406b6a7815f77
+#   content hash  ae7bb861d5655cd6
+#   text hash     f1e7289183a6cd1c
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2f86ec69d46bd898
-#   text hash     b2c8b5817f50340b
+#   content hash  410f50d365e43698
+#   text hash     5c80014ce3b46b62
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ccb230b967e92247
-#   text hash     c8b4fd1d8d5239fc
+#   content hash  70bc4b427de7ea03
+#   text hash     a324ca48020a3445
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

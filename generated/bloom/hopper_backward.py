@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  404c9c101e4df544
-#   text hash     2303782789f59ce1
+#   content hash  84572706dbd52991
+#   text hash     200c1a13ba2c4321
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2cd70ff2bd0a4ccc
-#   text hash     bcf7a479d149952d
+#   content hash  017cea55adf9fa84
+#   text hash     d798c3a5e266134f
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  bf85e8f60fdc2160
-#   text hash     d84fb75aebe1ee1a
+#   content hash  33700aa05dc3357e
+#   text hash     e84db60e448df6b3
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

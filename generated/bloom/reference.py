@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  33505519575db90e
-#   text hash     bb740e625cf84801
+#   content hash  c80489d49debba4e
+#   text hash     db29cfcd5828d262
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0407d4048aea85ea
-#   text hash     d5217492955851e0
+#   content hash  e646190d17dfec3e
+#   text hash     e0855956194a3b99
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

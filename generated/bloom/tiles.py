@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  925fcc47a58fb2cc
-#   text hash     4bf3b9036d5eab60
+#   content hash  645338f8c59c5558
+#   text hash     302d00bce66a6647
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ed1f493a840853f9
-#   text hash     56e11400d07c6d11
+#   content hash  4321c7f580e52817
+#   text hash     32468299964890b8
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ab090257cfa21cd3
-#   text hash     3d46f072e1d06af6
+#   content hash  3bd54bf856ff457f
+#   text hash     490a31296fd8e6d5
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  12903ddd910cf540
-#   text hash     aee8ece8054863eb
+#   content hash  dc9a037a890b3703
+#   text hash     743a2277015dfc23
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8116fba3014049f4
-#   text hash     962f795c51326d24
+#   content hash  46d8fb8f6769fdac
+#   text hash     57eb2826054c04d1
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  58726b6f5fa67078
-#   text hash     513916a7c7378d69
+#   content hash  3a1ad87f7d2782fe
+#   text hash     7539381284c5d131
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

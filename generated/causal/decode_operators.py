@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1d3e4fd6c4f77f3b
-#   text hash     c98d1390803a36be
+#   content hash  6ebb6178a636336d
+#   text hash     ae202fad14c99cb9
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ddced09751458be4
-#   text hash     007c7a7672e2c70a
+#   content hash  73a7312da20e1573
+#   text hash     091d7b26e79972b0
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

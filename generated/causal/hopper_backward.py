@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5ac65285a2d48abd
-#   text hash     daa70461d266c85c
+#   content hash  f2641651e05f9289
+#   text hash     fd030fa98762fc6b
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  13aa08cb31b64d2e
-#   text hash     9556f767dacc0df2
+#   content hash  599d4e93d97c5638
+#   text hash     cce74234651386b0
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

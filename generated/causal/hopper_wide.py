@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  25281d51b9259ef9
-#   text hash     5ba07571feddebc7
+#   content hash  a406b03223d1f9cc
+#   text hash     74b568a46384bc5f
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

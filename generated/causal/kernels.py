@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  540f4ce61d7c044b
-#   text hash     4d141900ec16a1fc
+#   content hash  78cf1115e4230d36
+#   text hash     036a883e190cf533
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9b653b608c73d53d
-#   text hash     13a7ab2303941840
+#   content hash  4929c6ae7120c4c9
+#   text hash     e71ef342af247614
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0c2ed259f7f4ba49
-#   text hash     275fded769c4d9cb
+#   content hash  90e4b107e7244b51
+#   text hash     7a5c66fc2f072afd
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

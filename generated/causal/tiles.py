@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c2a63417e7baae52
-#   text hash     fff23d9c3aa5301b
+#   content hash  3a625f8ab6f085e6
+#   text hash     d0df1968b1155311
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1be151494034a18c
-#   text hash     8c3edfe3b99282c8
+#   content hash  1405a117f5cc32c0
+#   text hash     5564f520e32488e2
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a69d5f877bba7ad0
-#   text hash     74155c5cb80e2e54
+#   content hash  8028847937d09754
+#   text hash     35e9d1188561066e
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

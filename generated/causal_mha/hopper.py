@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  aebc45e86ecc1af1
-#   text hash     b47401b6bc3c493a
+#   content hash  b1e3dab54dc04914
+#   text hash     ab005f574235d650
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

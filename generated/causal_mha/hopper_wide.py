@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  eb569c89e3695b5a
-#   text hash     676e256503a82fe2
+#   content hash  3dcee261e3477cea
+#   text hash     b761a54caf4b536b
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

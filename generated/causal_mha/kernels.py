@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  715580d096612fcd
-#   text hash     ececcac24ab60478
+#   content hash  b4eabdcd9d33a1a6
+#   text hash     9baa34a0aabef88a
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

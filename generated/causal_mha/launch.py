@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  796b567ab657e5d5
-#   text hash     33514b5b8c31776c
+#   content hash  4d0db081fa6169d9
+#   text hash     d0d251f123e20a12
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

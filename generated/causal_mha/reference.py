@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  25305f4347b198b3
-#   text hash     bbc9bb07abbfdd67
+#   content hash  0a4bd2da6501ad2c
+#   text hash     c3459ce816746405
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  15db9494d4c44d02
-#   text hash     cd248134c76e255e
+#   content hash  124883bdea52e271
+#   text hash     b0a8ebf48157b7a5
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c7ae62a883042ac8
-#   text hash     1ff665a986e4ca71
+#   content hash  bce4ef0ee257582b
+#   text hash     3a5f6db565d3f695
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

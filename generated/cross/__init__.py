@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8202f8f83a52a741
-#   text hash     16685b74c688e90e
+#   content hash  26ab5f4bd0dcf795
+#   text hash     3914aa8158281915
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

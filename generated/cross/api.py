@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f3c33c0308ce7187
-#   text hash     f50e4973e5b72193
+#   content hash  dbcbb7aab6c4f080
+#   text hash     f8521237cd0e29b0
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  762a765f0d9cf6a6
-#   text hash     e0448998b93d72af
+#   content hash  4843907f9b3d4b54
+#   text hash     b1cd9630d6bfa575
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5bfa647bb9e9c581
-#   text hash     1ab8c0e3b0ed2bcd
+#   content hash  e04f31af914088d8
+#   text hash     0f0be8193b08f854
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8d0002e03a48e590
-#   text hash     2a616e53da27dba3
+#   content hash  1f5e191541ff9273
+#   text hash     6e9de4bf188f9595
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

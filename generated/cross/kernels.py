@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  efbe4c1680bc6c19
-#   text hash     779bc7b5544120e4
+#   content hash  f561579d02938b7a
+#   text hash     08eb05f3f765d680
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  10d0e28815b803ed
-#   text hash     a9065f7f5b497d78
+#   content hash  c0e00d0d42da331c
+#   text hash     370f5dc8e60fce71
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  10259f069f1faf9c
-#   text hash     916554323c4913a6
+#   content hash  4239fbe3bcbd4e69
+#   text hash     5cde05c928636c87
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

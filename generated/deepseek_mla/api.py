@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ea36bc852775d9e9
-#   text hash     89a509eae42da533
+#   content hash  87039bb026ee03a7
+#   text hash     69551fdb69bebea9
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  268ecbdc7c09cc25
-#   text hash     bdb174b7afcd9dfe
+#   content hash  c3f1279d868a6fad
+#   text hash     fb6ee8f9a30e4fd9
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9d3f65b289800434
-#   text hash     31d1fa517976c888
+#   content hash  1de752b916310d5e
+#   text hash     14b187eed22a023c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

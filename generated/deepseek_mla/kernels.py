@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  18759c1bb313393d
-#   text hash     39e2783c2637d38e
+#   content hash  3547e4177fbb9242
+#   text hash     b14490d1248b4c4c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

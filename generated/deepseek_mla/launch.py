@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c1d763219f1aa3a6
-#   text hash     2df857b475ecbb82
+#   content hash  94dcf2a0f5583633
+#   text hash     90589681d993d1ec
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  8d0da1e5ae0f5183
-#   text hash     964533ec07382394
+#   content hash  7b590c5e33d7ac47
+#   text hash     9d911c6d442e3a3f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

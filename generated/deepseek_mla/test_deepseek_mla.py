@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  49fc4f535fd9fe79
-#   text hash     ac2adfcc8b674a77
+#   content hash  fb05cb2b8f2a0c1f
+#   text hash     6a2bc2262c27a60e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b45e99109bee616f
-#   text hash     ff13533c8d44a4a6
+#   content hash  eb38c8bf1ceec0d0
+#   text hash     feeaa189f8f2d75f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

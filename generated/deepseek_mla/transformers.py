@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  44fd1a3af3504a79
-#   text hash     9596f9dd89b4bcbd
+#   content hash  65e0fef8404681e2
+#   text hash     19de65f5f5fa02d8
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  571cefee19f6d14a
-#   text hash     e0bd967b189b589e
+#   content hash  3818d6cc0e552b58
+#   text hash     07422e4c5d580b10
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  3e1b88cf2da8d160
-#   text hash     f582f085d3a5f5e9
+#   content hash  60fa5fd0c905e9cb
+#   text hash     63087a4d18714048
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  0560362895d49641
-#   text hash     2c3a65ef99811bba
+#   content hash  a1cb2869bce5abb1
+#   text hash     9dc333fd5566ae83
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  2917d01f3b6b1d47
-#   text hash     67b1ea25d91cdceb
+#   content hash  18051ed825fc91fe
+#   text hash     9a9da120072749c6
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  80aa59da68983a28
-#   text hash     fef0ba12be998cc5
+#   content hash  a5243a3afd7295b6
+#   text hash     eca5e675706344c3
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

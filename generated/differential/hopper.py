@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  7c0ffc4e53300df3
-#   text hash     a25516c40b5afacd
+#   content hash  a2a260bd1c8bac79
+#   text hash     4f6a2622089ed8f4
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

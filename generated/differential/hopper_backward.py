@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9812bde56b2d8d16
-#   text hash     aa4a3aeccb9517e6
+#   content hash  338e8df14b8a87ed
+#   text hash     926036b3fffc87cd
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b4cd56510ff990e9
-#   text hash     29a6f036d957950b
+#   content hash  210800efec359a36
+#   text hash     4c003f67a27b0fd8
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  65f5ce7e0f00c0eb
-#   text hash     acaafc5b637e36b3
+#   content hash  8dbb4553e9417d00
+#   text hash     96bf2f60b08ae84a
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

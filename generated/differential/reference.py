@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a66eceeb70d5f32e
-#   text hash     728799accb146975
+#   content hash  6f0ea625fc754cfc
+#   text hash     f42ea86d7a72ef11
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3ed96a378e7ba518
-#   text hash     971b1323db36936b
+#   content hash  b364156717a0eddf
+#   text hash     e405a8d2c40b1600
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

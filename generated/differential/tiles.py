@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ddc3e6831f5e1fa7
-#   text hash     688cb3fa5e9d737c
+#   content hash  8f9b42e122118c81
+#   text hash     b6e465d30fc31e3a
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

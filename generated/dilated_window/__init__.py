@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  daf4af9c744edf82
-#   text hash     c48f652e7e4c0d21
+#   content hash  46e555410fa513c7
+#   text hash     2fd1d148b8234857
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  af532776c74abb69
-#   text hash     aa7d94d0178b95d4
+#   content hash  87d88b763ce28cb7
+#   text hash     5beb3e67733d52c9
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

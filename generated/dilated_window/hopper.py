@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  0328ae5bc71870c4
-#   text hash     fd1fc9a714ed794d
+#   content hash  c125e082b1733b4b
+#   text hash     24fc036c492fc310
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  781bded815836700
-#   text hash     5ba57d4a3b0c2783
+#   content hash  e1980fefa08e40b5
+#   text hash     fca0ff9ba168391f
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

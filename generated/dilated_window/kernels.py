@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6bc4e6be2daac9bc
-#   text hash     95509b483071c40d
+#   content hash  27462eb2b17c1a4a
+#   text hash     725f10a415188560
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  18595e9e15252128
-#   text hash     66d24e0b6bf4a323
+#   content hash  600641d51c830f67
+#   text hash     285dcff6ca7997b9
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  13b78e9f92cbebb3
-#   text hash     aca6f376a96e50fb
+#   content hash  943e1209142759dc
+#   text hash     a9333b4a760648bb
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  db6af0bfb8f66663
-#   text hash     14fbbe24722e3cc3
+#   content hash  ff19c84d9fecf562
+#   text hash     8b8efdcb8b72c05e
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  5ef1ec8113c4058c
-#   text hash     7f52cd05736ab588
+#   content hash  7cb175f14ff45aa6
+#   text hash     8554edea9e8de172
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d29781f7cfafd5f4
-#   text hash     02a0ff43aa3fd9c8
+#   content hash  4b213238847dbf9d
+#   text hash     dbf03aa40a1a5b93
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

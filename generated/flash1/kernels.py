@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  4d2d8176638c2937
-#   text hash     8c08b5ba5a5bec0f
+#   content hash  14e0fe67e0365aef
+#   text hash     88ee787dac11adec
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

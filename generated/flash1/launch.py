@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c4c6496a8488ad26
-#   text hash     8e89a63d4007c06f
+#   content hash  7262ff58f07a28f1
+#   text hash     27a32d8807b46f26
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  198679ccfe578f53
-#   text hash     97e51854f784c910
+#   content hash  6509dcc318e48da2
+#   text hash     9cc2a45bdbe07510
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

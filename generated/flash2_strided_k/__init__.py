@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  6777f94d2e6ea50b
-#   text hash     9cac61e7c674d0b2
+#   content hash  43085d0a9de77494
+#   text hash     07d5a56aea7b901f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

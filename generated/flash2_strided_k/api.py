@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  159a90e1f75c78f8
-#   text hash     9f5f94943a467cfe
+#   content hash  a4d37dc105372f2c
+#   text hash     262c7215c5042be9
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

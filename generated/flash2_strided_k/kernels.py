@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  f2dcf969529cc401
-#   text hash     9a9a884b9be1f03f
+#   content hash  2abf3a9d00e36672
+#   text hash     9f8c7ad9b297da78
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

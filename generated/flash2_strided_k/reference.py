@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  3d3af8668f35fc76
-#   text hash     c8f2002f9418f464
+#   content hash  cb45e527448e7303
+#   text hash     838d96f9d8df5a72
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

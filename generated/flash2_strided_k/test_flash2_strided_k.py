@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  81ccfbd28c671145
-#   text hash     3b132b44f3f427ff
+#   content hash  5e6f0c5ae43b4a57
+#   text hash     fe19d4788ad25aff
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  436186b18cb9eebc
-#   text hash     1c690c7a5332bb1d
+#   content hash  00305a2494db3c04
+#   text hash     c1ca21bf3edc0322
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  452ccd50b39e7170
-#   text hash     f4614bf3e31bc51a
+#   content hash  99c27cf5c65f1bdb
+#   text hash     1e184f36ef604e1c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

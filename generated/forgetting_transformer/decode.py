@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0413e22fa6986dd4
-#   text hash     b2704dad66a58e35
+#   content hash  7b6b9bedda5e974a
+#   text hash     ead223712b87fcd2
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  1cf4d0ab9ad967b1
-#   text hash     f43d4f2c6f338208
+#   content hash  c8d0da5cfea13ed2
+#   text hash     73b0ea3da7ea4391
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e29d1be6a29b6612
-#   text hash     ee0755b47b082472
+#   content hash  ba3b3088c9f751e8
+#   text hash     5dcb118c35ef01f7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

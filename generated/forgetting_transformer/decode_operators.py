@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ee963f0ac0d93b4e
-#   text hash     af9eac2bc2976995
+#   content hash  cb24b7286c44bc80
+#   text hash     6eee7aab4941ee00
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

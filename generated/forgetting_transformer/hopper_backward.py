@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  299ca63862d39c03
-#   text hash     ac3028b522ef083a
+#   content hash  2b6b806a292b51d8
+#   text hash     689122d68f23c1d8
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2d43c90a9a067547
-#   text hash     fff58eb732bce13c
+#   content hash  732f0d6aee128558
+#   text hash     dee38ecd20184d74
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

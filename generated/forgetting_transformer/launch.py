@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5932fdddd84f2c1d
-#   text hash     9d9b85371cac92a0
+#   content hash  3b8e41430282026e
+#   text hash     9325480ce662b02b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6f829f638f23f992
-#   text hash     6a14ef6cd7dbc10e
+#   content hash  f1eab112bdece889
+#   text hash     4d88147fbe71eb22
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

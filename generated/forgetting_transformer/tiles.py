@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  44d4f08d07b85993
-#   text hash     b12b40b848e41d7f
+#   content hash  53a30fe4d60c6db7
+#   text hash     8683d76f3eaae3c7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  88e3950054cb8000
-#   text hash     1f3b6fc33232a339
+#   content hash  a9544b1e66e89357
+#   text hash     02129e7e2b36f2f0
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

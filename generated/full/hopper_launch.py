@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5cf9353d12c2f949
-#   text hash     e894d28eaf9b99bf
+#   content hash  36123fcf246dc8b3
+#   text hash     3e48dbda4e2f885b
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8de914d07701efe7
-#   text hash     40047f75be856e91
+#   content hash  57f1fe8dc63d12d2
+#   text hash     b4c90f2d626c419c
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

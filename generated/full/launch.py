@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  23822d78bd549ed1
-#   text hash     039edc681bffe7c5
+#   content hash  97e8fce2dcc33794
+#   text hash     4174af612c96a7a8
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

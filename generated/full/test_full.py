@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a23e70aaa635a74f
-#   text hash     19e02c83af6506be
+#   content hash  b28de4cff1ebeae2
+#   text hash     d364782f023fdc00
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

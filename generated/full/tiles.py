@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  10a909ecb31a2732
-#   text hash     a75b3223c7511dd9
+#   content hash  5f004b2ba2ce4d0f
+#   text hash     7e951317fdc51600
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

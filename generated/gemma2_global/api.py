@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b9c9231483d04432
-#   text hash     aa8ab5e96e9a292c
+#   content hash  c278f810f073a69f
+#   text hash     33d1c0cd95adc67b
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  468d32e4c440a7a3
-#   text hash     3525c4bea86c18bf
+#   content hash  46619fbce29447db
+#   text hash     438c2cf87b2049bc
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bbaf49ad37e70d92
-#   text hash     82871269093ad1c5
+#   content hash  ae7c6ae6768e2b34
+#   text hash     f5dedb987958f1c5
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

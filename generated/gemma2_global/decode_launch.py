@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  106fa6e47b99f193
-#   text hash     16c93a06969f7b9f
+#   content hash  87292aa9f88c45c1
+#   text hash     459b3afcd490bf62
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  69cc352ce3c66557
-#   text hash     64058074bd4657ec
+#   content hash  94694fe4f91a30f9
+#   text hash     6ab072d4827601d6
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0b004872e3db5fff
-#   text hash     9703b41cd20e30f0
+#   content hash  7e211d3ef297fdba
+#   text hash     e9c248fb16f5b279
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  112c658a007762d6
-#   text hash     2e10a31cb838a78e
+#   content hash  1d6def052d32b039
+#   text hash     75f2ce97e678fc6b
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f50fe4cd8c790c92
-#   text hash     a6ce17d665ea6e8c
+#   content hash  47905b145d6c2a2c
+#   text hash     7f82157b706d87a2
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

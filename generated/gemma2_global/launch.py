@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9c9f7a5773c37604
-#   text hash     a525335bd19990b6
+#   content hash  6f142742eb96550c
+#   text hash     6a8237db98fee12b
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

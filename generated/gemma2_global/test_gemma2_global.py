@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  adcdf392d6b66cf0
-#   text hash     25d4507624266e17
+#   content hash  bd8a07fa7ae8ecb0
+#   text hash     644213fe57857687
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

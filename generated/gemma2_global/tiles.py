@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4f2fc5d14ae3017f
-#   text hash     3568fe49b53f73c3
+#   content hash  23093fb4c03fabb2
+#   text hash     d527c676256e2a6a
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7173772878e608e1
-#   text hash     f40739c41403c064
+#   content hash  1f2ca759163e364c
+#   text hash     e642bf72214980c2
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

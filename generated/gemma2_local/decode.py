@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6f72709868d23f71
-#   text hash     1ccd65298338e511
+#   content hash  454c98be91ef8bff
+#   text hash     ef06d30a2caf67c8
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

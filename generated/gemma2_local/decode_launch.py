@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ff18bf12b737254d
-#   text hash     f85f384014e7a41e
+#   content hash  a97e5b8f21481445
+#   text hash     57d0ab9c15822155
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  b0cbc3e4f3ee4e55
-#   text hash     cb629da3f5b61322
+#   content hash  9409fb6c4647a093
+#   text hash     16bd05e943f5ffd7
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

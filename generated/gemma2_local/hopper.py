@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  252fa226c61202ae
-#   text hash     20761f7da9b3c3f5
+#   content hash  fd7223fe06e031e4
+#   text hash     7ccf7291850ce976
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

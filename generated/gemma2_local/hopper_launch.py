@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  25868bb9e0f85fb3
-#   text hash     0750360ebca8e404
+#   content hash  effa98aeb7043f6a
+#   text hash     f1090048f99e2454
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  707cca1590421848
-#   text hash     435a684aae3e2fbd
+#   content hash  9f9efd23aed4fd5e
+#   text hash     f96d4c1fb816efcf
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

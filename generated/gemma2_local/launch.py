@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3166e79f2e8c357e
-#   text hash     565a3907bbceb027
+#   content hash  86f3681894d8f881
+#   text hash     14f2d53b65225466
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8714ef0cdbfa03cf
-#   text hash     f5ecc22e5eceee29
+#   content hash  22e3eeb248bafd7f
+#   text hash     b4da8931721cc25b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

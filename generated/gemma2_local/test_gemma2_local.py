@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2769d9101c1a2f2e
-#   text hash     bd033d7f53e3bc61
+#   content hash  c075fd793091279c
+#   text hash     2186b1bb19e09345
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

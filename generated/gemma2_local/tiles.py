@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4f84854b0b2cc1ff
-#   text hash     507fc5b8fc20a115
+#   content hash  ba8c9be6a5a1260f
+#   text hash     8636af08e0821cbc
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

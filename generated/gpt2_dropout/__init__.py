@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a59ac0f10f237b09
-#   text hash     37fbedf033600e1f
+#   content hash  dc56d36aca64465e
+#   text hash     7d8c625fa6112669
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  62757b7f0430663c
-#   text hash     735c8b7277270a22
+#   content hash  17115c05d0e31ccd
+#   text hash     100a0e6a6dbeb83e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  3357012e3c71b385
-#   text hash     1f6265689091dfd5
+#   content hash  c2c74257cb588996
+#   text hash     9b14a545018c04ca
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  4026adcc4a1f5a54
-#   text hash     f8d1531adfbb815e
+#   content hash  71dbcad5902a78b8
+#   text hash     4a6ac17fa9a9dc3e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  3052413385b85c58
-#   text hash     7ecdd61375a1379c
+#   content hash  c79ab6f4670d496a
+#   text hash     a45e9780e3fcd266
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

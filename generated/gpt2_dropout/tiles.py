@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d395d4b0430d78a8
-#   text hash     d24c7ef57df7bb57
+#   content hash  4d62b19487c25326
+#   text hash     ab00f2c93bf53934
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f9edee2010953093
-#   text hash     5b46ceaff1d45d54
+#   content hash  3a5ca12f28b2a186
+#   text hash     58a1072662cadb33
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

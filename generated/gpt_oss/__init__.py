@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1b461efe0d75ff79
-#   text hash     21d0724ebaf1e422
+#   content hash  f7e04daae9752ef0
+#   text hash     78b996116c12401c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

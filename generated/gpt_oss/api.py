@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f298e46d90c3291d
-#   text hash     e7e034648938d9b1
+#   content hash  a6195b757c90c5cf
+#   text hash     ae6989fa6740b2c8
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

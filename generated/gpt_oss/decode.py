@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d62bb4eb14118f59
-#   text hash     244320013e4ee227
+#   content hash  3ea28a22c0a743ce
+#   text hash     bf595bcea1b97ae3
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

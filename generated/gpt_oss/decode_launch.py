@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3cc12e6c6ba6fbf9
-#   text hash     046ce1646b8c16a4
+#   content hash  017daf98c94a2626
+#   text hash     7602704306f2283a
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  47769d9e92b5b9c4
-#   text hash     23a93e064879988f
+#   content hash  05aa9d7b88374dcb
+#   text hash     1d92443556a1f9f4
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  145557150b982ade
-#   text hash     4b01e8c636ebbe1d
+#   content hash  908ef24a80ffae67
+#   text hash     c61fdef141e2a169
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

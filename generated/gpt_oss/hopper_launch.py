@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4c6df8d14194686c
-#   text hash     3af6f7719d0201b1
+#   content hash  044c6d43560f52e1
+#   text hash     5867ba98e08361f7
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

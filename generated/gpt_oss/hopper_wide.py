@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0df6015d8e284628
-#   text hash     d207e47497ac6ed8
+#   content hash  9a5ebbc7b5853f78
+#   text hash     7f33af7e8dc8135d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5dfb40db7cd78911
-#   text hash     a21580a4a5ec3b5c
+#   content hash  ded6508143006678
+#   text hash     68dd7609b6a2a545
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  edf90a0911ac0031
-#   text hash     1d57fc3f3dfde208
+#   content hash  01942782c0a6d3ac
+#   text hash     2d1f6e05d5f77dea
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  96a83d6c777e2c2d
-#   text hash     07743f37197e9599
+#   content hash  9254f1e85c4611b4
+#   text hash     3d4f7da193b02e66
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

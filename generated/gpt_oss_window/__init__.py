@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d5264132fe28f433
-#   text hash     47ed4d3cb706a32e
+#   content hash  32aae7d6f6338c8b
+#   text hash     b76608adeca5338a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

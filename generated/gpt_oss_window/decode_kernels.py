@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f84a6e4f3485eefa
-#   text hash     79e4cc11566ea079
+#   content hash  ec930876a73f34ef
+#   text hash     a9ac110910cee760
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

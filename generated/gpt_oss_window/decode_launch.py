@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b7698d437a8bd4cd
-#   text hash     cccb64f05e144485
+#   content hash  0df5f87c1ee3177e
+#   text hash     0eb264b9bae9a546
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  de3d306b92d45297
-#   text hash     694b56d23c6ded12
+#   content hash  c7ceb168350b2449
+#   text hash     c9179411932e013e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  085dda006b9f4374
-#   text hash     a6de178763e8573e
+#   content hash  a140c78bef993121
+#   text hash     a74fa8d39a7fd85f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  86f18c767165941a
-#   text hash     1ca7f77831e65442
+#   content hash  0f3affdbdc1dc97a
+#   text hash     20412843d4acb02f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6c2db5058be19a4e
-#   text hash     8dafc9500d856c62
+#   content hash  6e4c989c6c9f51a0
+#   text hash     4ed2f485c74303df
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

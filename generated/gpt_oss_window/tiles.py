@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d999e2734bd79e49
-#   text hash     22bbce5be78f3d27
+#   content hash  31da1f30259b16a7
+#   text hash     bfd791cdf93c15f7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d1b93d9ba5aef210
-#   text hash     30db0742a26766cc
+#   content hash  77c7c414aa1a2ecb
+#   text hash     4077d8903d34d9c7
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

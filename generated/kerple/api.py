@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  abc3e15b2890e6fd
-#   text hash     4076de1f01f08445
+#   content hash  91fb1027489d1399
+#   text hash     b9d5a7705b949514
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

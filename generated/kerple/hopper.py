@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b9be729fd0d8e48d
-#   text hash     4ed78e90caee3a5e
+#   content hash  40ba35f5519e41b6
+#   text hash     0ad9a3ec17ecc54e
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e01603824e148a71
-#   text hash     0e90a9efa18a9bb1
+#   content hash  65dbe4c8affc5c78
+#   text hash     82bdaa77dd31cac6
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

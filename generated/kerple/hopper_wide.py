@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6b5004669b3d8ef4
-#   text hash     9222ec458c44cea3
+#   content hash  9a84e7c3cd454509
+#   text hash     954ca178c51ca976
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0b9b4f4fc6847682
-#   text hash     3149bd7da2b5396e
+#   content hash  52835a89bd9c525e
+#   text hash     a4634d1fdbd16a52
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  1d550e84a4c47d1b
-#   text hash     f388a8d0b0ea7c6e
+#   content hash  7ef4f08207722fbd
+#   text hash     0a1fd3118c8c5014
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

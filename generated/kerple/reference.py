@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6a7156e7ffaa8acf
-#   text hash     48e4cde390554a5a
+#   content hash  8980688c120b5c73
+#   text hash     fdfcf4b9b93993b9
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ca6b0cbb2da399d5
-#   text hash     6850998b9d81e83c
+#   content hash  a6e655f908aa130e
+#   text hash     680065d4b468010a
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

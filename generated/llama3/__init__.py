@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a0c11166946e7ffc
-#   text hash     e5fabd22cb22c906
+#   content hash  fd5e7dea27090919
+#   text hash     c3fc86830adbd5ac
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

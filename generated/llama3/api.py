@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ef7b8b1e7181773e
-#   text hash     bd152b69c9dba6c3
+#   content hash  2f635501d7ab2078
+#   text hash     a24ae383dd4c7435
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

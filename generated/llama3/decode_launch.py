@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f5c51566967e65f6
-#   text hash     a665454b402c4385
+#   content hash  447b4109a25f8cda
+#   text hash     d4492677beedbf5f
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -239,7 +239,7 @@ def attend(
             ),
         )  # fmt: skip
     if key_sums is not None and max_seqlen_k > 0:
-        block_m, block_n, ((warps, stages), _), _ = split_of(q, k, v, 1, call.split_size)
+        block_m, block_n, ((warps, stages), *_), _ = split_of(q, k, v, 1, call.split_size)
 
         def launch_sums(stages):
             runtime.launch(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f90599b1f4cde69a
-#   text hash     82800dfbac3288fb
+#   content hash  65babf61e2c270c0
+#   text hash     38dabf9ea5d7ac49
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

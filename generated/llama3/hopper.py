@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  90472557c43e9568
-#   text hash     61f3a900428701dc
+#   content hash  3a7977ef20b42e1a
+#   text hash     fd4f2826e298de3e
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

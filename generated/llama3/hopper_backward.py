@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  664f537d04e87648
-#   text hash     c080cdc5c3e67fb0
+#   content hash  7686dff504257e09
+#   text hash     00a5bfb3232376c9
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

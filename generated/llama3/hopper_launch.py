@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ef9fe6a6a8fb23db
-#   text hash     16b02d4698738de5
+#   content hash  b1c8b399071ae3b7
+#   text hash     9c304b51c198696b
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9f3b52d908e9ca98
-#   text hash     77108a828ed820cc
+#   content hash  a98186f8358f8627
+#   text hash     92482f3ddd3d59b0
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

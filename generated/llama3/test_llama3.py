@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9032404f5f89f449
-#   text hash     926245d817cc10ee
+#   content hash  e6e7e233796fa1e6
+#   text hash     bf1a6dbd8214c6c5
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a80bb70aab2bd947
-#   text hash     0974b6af0affdaaf
+#   content hash  9fe5f32c80596dc1
+#   text hash     71e3923666de5294
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

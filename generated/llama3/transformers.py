@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ffdd0d2ab86f6967
-#   text hash     b9acd3b91a92f725
+#   content hash  b493b3c86c66cd8d
+#   text hash     e0324fcb34cd49c2
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b79c4e3d7232ef7e
-#   text hash     b6477737261adb53
+#   content hash  0baab49d9f8dbbf2
+#   text hash     ec99df478e81c5d2
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

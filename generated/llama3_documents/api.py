@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0ca0c2aeeb4467d4
-#   text hash     2ee7f5b634e00298
+#   content hash  c0e2a69d5580ece3
+#   text hash     cb9e283bac0e0de4
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

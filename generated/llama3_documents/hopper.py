@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  22fa9d61cdfb9b92
-#   text hash     00dd4152af73d523
+#   content hash  5ad87d1dbe19d10f
+#   text hash     2eef94019f049357
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

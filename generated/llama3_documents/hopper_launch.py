@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f2aa3ec8ab878797
-#   text hash     9acc1114cf6504a0
+#   content hash  f11cbc8bdef3ca57
+#   text hash     d5c87e2ec0c783ac
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

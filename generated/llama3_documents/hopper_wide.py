@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a5eb95903a286398
-#   text hash     8f9cd710d5fbb8f7
+#   content hash  c84fb419e3a68477
+#   text hash     b2ba803a75c06dc3
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f6820e9e2488cb71
-#   text hash     c2566ec1f3b7158a
+#   content hash  afba721c2855429c
+#   text hash     b0189b805cdb0f0c
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  736c92546a31c4a3
-#   text hash     6e24e9f748b9ca18
+#   content hash  c0c22f9761e3512b
+#   text hash     058b5f58d52459d4
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

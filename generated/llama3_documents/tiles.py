@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8647cae09af1fac9
-#   text hash     786667784c66fcc4
+#   content hash  4e806670da4742aa
+#   text hash     8a6cfa8d3772edaa
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f5eb63036399ec31
-#   text hash     a69cd4d82f1f2591
+#   content hash  538dd3bf82f61cdf
+#   text hash     ef487993455b112f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

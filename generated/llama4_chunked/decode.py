@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1e9f860fa9651257
-#   text hash     a94a7b2be46d9fa3
+#   content hash  45c0ef84508bb50f
+#   text hash     9990348d8513adb5
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

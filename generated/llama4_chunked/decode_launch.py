@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  37cf68acda8e6a88
-#   text hash     3f03a66e3d97d3fa
+#   content hash  6aec6a184fe21e7f
+#   text hash     a10163c96527b5f4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0f30a0938d388860
-#   text hash     32cf747ca1ea50f5
+#   content hash  de06d5fd12785a68
+#   text hash     9401326179eeb31b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  aff969b85cf94e68
-#   text hash     d8e93efa5b055171
+#   content hash  a74650fd5132f92a
+#   text hash     abf42f5c6f240dbc
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

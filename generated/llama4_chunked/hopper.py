@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0450a50c3d0dbd79
-#   text hash     375852c2c5d4bdd4
+#   content hash  ac7a0c194195442e
+#   text hash     510e10f227ab8c4a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ac8e5f4e5219ffd5
-#   text hash     5468f9a40a6306fb
+#   content hash  e4fe62bd674e3705
+#   text hash     6eab55874241efdf
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

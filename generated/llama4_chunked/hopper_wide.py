@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f6d9a7cf22c3406c
-#   text hash     573b4f980cbe24af
+#   content hash  d59b981f917a3f94
+#   text hash     e6a7596e0e5118de
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

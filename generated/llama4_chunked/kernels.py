@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  211d10697b74530c
-#   text hash     c7dc9fa25cfa91fc
+#   content hash  236e925830e7449a
+#   text hash     bc8bfdb18a121a78
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

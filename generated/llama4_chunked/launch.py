@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  030c20058568b0f8
-#   text hash     4a46573013032f03
+#   content hash  b0a10079565ca871
+#   text hash     3f782241485f4105
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  369a4d6c97c13157
-#   text hash     2f040f49f07dfd7c
+#   content hash  961a183eda2ed22c
+#   text hash     124518cb69e48bd2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

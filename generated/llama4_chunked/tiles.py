@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  89d5c4f9880db1ea
-#   text hash     dafd367458a3d6c3
+#   content hash  1491162fc2f073f4
+#   text hash     0fe9535b9935547b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  cf5abbd862374f3d
-#   text hash     ef7452350628b21c
+#   content hash  d50f34890f50c015
+#   text hash     2d1d1485f42abd0a
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d40205ec06dc3cd4
-#   text hash     73d976fc8c7600ae
+#   content hash  d6a8226230475c62
+#   text hash     3c3b99d66026cc69
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9a77becde03bfda6
-#   text hash     17597725ad5a68a8
+#   content hash  f49d805fef840ba8
+#   text hash     76463c7e42e35903
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

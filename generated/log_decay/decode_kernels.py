@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  615778e98f00d0a1
-#   text hash     96cb03bd58d64062
+#   content hash  65f89d2904f34714
+#   text hash     a7bfd4d8616478cb
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

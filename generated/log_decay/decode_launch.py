@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  20866d818d3e0170
-#   text hash     9fcf0a5970c92dcc
+#   content hash  487b1c60188fe736
+#   text hash     8a6cc1ae4ef3269e
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9eebe38080b33e03
-#   text hash     9d5fcbbc74a0efaf
+#   content hash  bac5036cb94dbcb2
+#   text hash     4d396c7f32da81d0
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  cb06901267cc71d0
-#   text hash     029ac992d478ef0e
+#   content hash  cc8915e9a70eb317
+#   text hash     a93cc920ccd72a66
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9467767c0b54d673
-#   text hash     92688a97ac3db4a8
+#   content hash  afd3f1e9ae06cc35
+#   text hash     2f2b23a106c2ad35
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  03e14ace795e2d92
-#   text hash     91b400afd185fa39
+#   content hash  21a90e0d617343f9
+#   text hash     1c0bd3c8bc035c2d
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

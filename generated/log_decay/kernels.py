@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4885407700963901
-#   text hash     9fab844e07cd27e5
+#   content hash  7bb8bb1484cc393c
+#   text hash     5ede67c0dcb31f1b
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

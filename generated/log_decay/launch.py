@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  61ef60025b298f08
-#   text hash     bb4b3497224db34e
+#   content hash  342d45705a7e4993
+#   text hash     6ba7723157d08f78
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

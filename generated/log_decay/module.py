@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  34da4a63423923d6
-#   text hash     e33e39ad2dd8fdfd
+#   content hash  5eed75adb41789db
+#   text hash     c8d3116ad94ba9ff
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7db78b665f532758
-#   text hash     e0122a85510235a2
+#   content hash  74d654d19654fcf5
+#   text hash     a7c59739d349a75e
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

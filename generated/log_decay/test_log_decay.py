@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6de5ac85f0c935f1
-#   text hash     901951189759c7d9
+#   content hash  b99179a3c84363fd
+#   text hash     9ebb480100a91669
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  218b2238962943e5
-#   text hash     e2f689acd55c4643
+#   content hash  4897a70fbc1cb190
+#   text hash     2c10bab173fcbc37
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

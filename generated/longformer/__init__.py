@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ead8e6c69dee02be
-#   text hash     8414d5fd011957c1
+#   content hash  254eb543660096d4
+#   text hash     d36716fa4ce438a2
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b4c5f7222098d840
-#   text hash     02ab1c78b33a2ad3
+#   content hash  78006b11fce00b84
+#   text hash     7f4b0d70878b8f51
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  7089986d3d9c34a0
-#   text hash     1e9ed8965b80ea27
+#   content hash  3a616110cc094a15
+#   text hash     8a3c37774ba79095
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

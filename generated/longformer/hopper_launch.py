@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ce37302bc2a7ecb4
-#   text hash     d1c2f8e0ef9da237
+#   content hash  55e2a3b40275d911
+#   text hash     3e8748c2e37cbd97
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3fbc17fa2221b96e
-#   text hash     66bb933a1372fe7e
+#   content hash  3ac476c2c41abbfd
+#   text hash     4a4f466641f84ef1
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  175a8bfd4778576d
-#   text hash     156434dce19b6386
+#   content hash  ac8b608a204522e1
+#   text hash     9288f4081bfe71da
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

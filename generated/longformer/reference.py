@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  72b2d17abc1c2849
-#   text hash     2ef1f7da6c71260a
+#   content hash  23e5500cad6d0997
+#   text hash     2433039921695675
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

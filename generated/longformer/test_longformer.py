@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3bd4685418895143
-#   text hash     8f9d10af5d83af69
+#   content hash  ad45f0c6ee560d05
+#   text hash     6432aff7aec1d538
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

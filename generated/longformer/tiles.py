@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  fdf67d46d13680f9
-#   text hash     9fa9a4fdb470bbbb
+#   content hash  cced7bc05a6b938f
+#   text hash     861b680420af645d
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

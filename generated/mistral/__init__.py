@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9cc71f9613ea8f99
-#   text hash     6410dc8a251aa69d
+#   content hash  280a33d8cb9918d1
+#   text hash     46ab983caa4bb9d6
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

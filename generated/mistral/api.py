@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5025aec2910526aa
-#   text hash     7f8a20a0af6b972d
+#   content hash  9c6ed0ef5985df47
+#   text hash     de76522154e8178a
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

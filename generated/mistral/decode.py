@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  871e7e1864abe41c
-#   text hash     0163974763b293ed
+#   content hash  9589249b64b59d20
+#   text hash     fb777c197af2ee71
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9189f260d79b7c6a
-#   text hash     c77bbadd2d2a72a2
+#   content hash  fbc715880b5ad8a1
+#   text hash     2a8fbee5e9a07d19
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

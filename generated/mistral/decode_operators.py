@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  edaa3a0575f7c879
-#   text hash     a7f85d21c7c36b7a
+#   content hash  d74b64f4624d9c48
+#   text hash     0d63f8264923e96d
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

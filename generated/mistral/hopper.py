@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ecf17914e7ea9ed9
-#   text hash     65ea5f95d34c8f2e
+#   content hash  6960b8ae057c4de4
+#   text hash     61c625ca8c92e83f
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

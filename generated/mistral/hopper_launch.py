@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  db1d6ab2f112ef31
-#   text hash     d5e3024048011480
+#   content hash  f250e8058f78c2a4
+#   text hash     bbd67fd6054db658
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  061127ae71452d67
-#   text hash     e80be8e11bc77775
+#   content hash  a93dfbfe97702344
+#   text hash     b733d46ae34e0770
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ca067e1930438f0e
-#   text hash     db33bfbef95c0ca7
+#   content hash  0c07bb3663bc59ce
+#   text hash     fc8bca31a5f07d3e
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  562be539daac3bc7
-#   text hash     d8ef377f8ebe3ab1
+#   content hash  3e59dd092d19c29c
+#   text hash     d2331f239f91aeae
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

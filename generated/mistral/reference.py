@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3270a40d4b6c0903
-#   text hash     dd4bbc4c82b81c6b
+#   content hash  bd6056b1a95db8fd
+#   text hash     b40778136dc10ad1
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5896bcc924e741e3
-#   text hash     7de9ce095c660700
+#   content hash  02039afb3d995bd9
+#   text hash     32ec8d936dbdc214
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

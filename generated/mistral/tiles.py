@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2b99b9b42789c943
-#   text hash     f58471e712b8d079
+#   content hash  308a5ed2e4398034
+#   text hash     6e064b1a342abb4f
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

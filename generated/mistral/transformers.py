@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  98f3942a915b4e4b
-#   text hash     4b6bab7a31bbd9c5
+#   content hash  d78e84caf13bea69
+#   text hash     14e12d77fe545557
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6dce422b9605057d
-#   text hash     e3e642e012d2fdb0
+#   content hash  3f9b322b6f83225b
+#   text hash     a2cf38d1bd709988
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

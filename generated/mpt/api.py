@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6a81ab8a49a3d4b4
-#   text hash     d5455a22b2440385
+#   content hash  20d064cbcd5831f4
+#   text hash     26845013891df220
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b8939fe3bcf334e5
-#   text hash     03cf1aa4b47aa9cc
+#   content hash  9855d219e94b0a51
+#   text hash     9405ee7ced90bfcb
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ec50b22c9f3c81dd
-#   text hash     a419e2da4a1f226e
+#   content hash  8620eba09088eb18
+#   text hash     1bf5bb233bfcd542
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  29d0bbc355db14e3
-#   text hash     ed48f3c14e1a57f2
+#   content hash  c57f0b4fa750db94
+#   text hash     f2d06b885b9ac36b
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

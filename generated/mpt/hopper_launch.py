@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1f1716075047ab79
-#   text hash     b549a76a22984e83
+#   content hash  e8bbe8af57acff08
+#   text hash     ee5f48d37c345f14
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a8cc860a94ad9fd7
-#   text hash     8b2d74edcc2a2ec2
+#   content hash  1e721f4fa499d235
+#   text hash     afc76d8d72d52682
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

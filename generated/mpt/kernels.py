@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b58bdd6f4156c9f7
-#   text hash     0f6d76ab58003a51
+#   content hash  7b2adc2803fbb2bc
+#   text hash     97057eb3e9bac785
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f9ed6251e0cf2a79
-#   text hash     166817c68f0f7822
+#   content hash  16275f6076dd4186
+#   text hash     af6476485400e09c
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f5f44af4bb185bfa
-#   text hash     1a1257bb78058f7b
+#   content hash  879873b39f370129
+#   text hash     d21dc97fc9d0c410
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  81e682e8cbf4e442
-#   text hash     76ce89833d00b20f
+#   content hash  714ab0ad921cd928
+#   text hash     28d8325aac3ca77a
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  fdbfc6bf0cf70723
-#   text hash     2d42e2a5d0352ee1
+#   content hash  065e251690e113b4
+#   text hash     eabcac590c4dac82
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a03c621a69e6c4ab
-#   text hash     53eb0515ee2191df
+#   content hash  7b047cf24ba159e7
+#   text hash     9355046b7da89deb
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

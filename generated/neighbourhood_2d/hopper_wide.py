@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4ead1c772157cf2c
-#   text hash     afc15b5a605dcd6c
+#   content hash  1eb505e4ede72490
+#   text hash     1a5b70361391dae7
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

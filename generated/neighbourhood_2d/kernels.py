@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f8ebadd7d9ce0311
-#   text hash     504ef104b86a4c59
+#   content hash  5cdb775acdbdb4fa
+#   text hash     74ae32731d2c3f2e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0f69b428b5de6fac
-#   text hash     886889cc61155e01
+#   content hash  883d1a5bd493f9f4
+#   text hash     5c5a4a74c78684e3
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  50a68c3621855487
-#   text hash     9c389e6dfe573e16
+#   content hash  81643cae5583291f
+#   text hash     43b158e2324b8893
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

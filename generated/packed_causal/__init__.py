@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5a9506046a10de0d
-#   text hash     27b2bf808b2e586b
+#   content hash  f5462332afd2e4d2
+#   text hash     faecbcae5961f6bd
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

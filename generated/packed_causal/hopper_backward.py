@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3fdd2cbaae25d70c
-#   text hash     cde2869fb1f9084c
+#   content hash  77acf2f6fa952778
+#   text hash     b27d7db142461bac
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

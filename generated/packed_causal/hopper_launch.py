@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9a42ec9f2b50a69d
-#   text hash     de26fec1c5c3384c
+#   content hash  e0f1918c98579418
+#   text hash     d529d2bb83231022
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

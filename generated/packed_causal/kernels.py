@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9a05293a56e14e4d
-#   text hash     556db24f5d4a78a3
+#   content hash  b744e84d3432956b
+#   text hash     cdb0354944616830
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

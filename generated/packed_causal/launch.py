@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6f136f591143f7cf
-#   text hash     9f8b3060f8f118cf
+#   content hash  6e57938a979fbb40
+#   text hash     d663624f0ec012de
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

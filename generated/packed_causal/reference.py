@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9cfe9f6bc061cd38
-#   text hash     e07a3e805ba861be
+#   content hash  c018ae09304efef2
+#   text hash     afb1560008dd6160
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e7ded67ef4574e20
-#   text hash     1294708d3e4204c5
+#   content hash  b4e5a7502ea9fa18
+#   text hash     6482baf10fa27ebb
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

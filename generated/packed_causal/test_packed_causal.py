@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2bc8fc33d99db7b4
-#   text hash     b93b5816ad95758a
+#   content hash  4f78bc8119db67df
+#   text hash     d9bf1b7c634303e7
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a42f5e02741ff133
-#   text hash     c6ae69143dda68fa
+#   content hash  6d8224d55eb53e79
+#   text hash     81142a61f49b878e
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  10226f8b741034c2
-#   text hash     caf1dd2780bd3152
+#   content hash  b6912262ac7d2c30
+#   text hash     a0feb8d25566f15f
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

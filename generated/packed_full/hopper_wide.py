@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e5c7f87779bde00d
-#   text hash     58a4f570c9a2be64
+#   content hash  ec83367c7d716cae
+#   text hash     cbd69444bc651981
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

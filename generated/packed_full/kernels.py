@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  83d5ba46f2406585
-#   text hash     8b936166bc1b75ef
+#   content hash  c362dec9bfb928e5
+#   text hash     51d259d040362c36
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d4901c4ba6f8167b
-#   text hash     378cd448f06a4f05
+#   content hash  117225b02ed875b3
+#   text hash     9715c237aeb4d3ee
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ae4c248f714460c1
-#   text hash     a6be09755f35ec3c
+#   content hash  e4946e195a02f32c
+#   text hash     42d3ab478623d0a5
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6f44bab962fd2d57
-#   text hash     33caf82a5c659508
+#   content hash  219a304f5a7c99cc
+#   text hash     701af67a344fd88f
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

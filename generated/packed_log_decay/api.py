@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7e7930b9e905840a
-#   text hash     a5e49be18f735cb3
+#   content hash  4532267b5f5c4ae7
+#   text hash     be1b8a1218a4e332
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  94c747dbf583ba47
-#   text hash     76c0cedd242f21b7
+#   content hash  547cf105b866fea2
+#   text hash     3897c42920e7ad3a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7077a792b62ada80
-#   text hash     ee4723b016733c9c
+#   content hash  c3938fc8de5a2dc7
+#   text hash     e9024e6fcceea3c9
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  f2e3fc39df0585c9
-#   text hash     1a53a4be1a5b5e5f
+#   content hash  464207dc6656c8f4
+#   text hash     dfc9a9640c4632cc
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  200e4101dbd92d97
-#   text hash     eb326ed2c037596f
+#   content hash  2f3e5ea11a27023b
+#   text hash     f08cb721989f3a20
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1350bab74e207b11
-#   text hash     5bd1d793468d649c
+#   content hash  98d90cfedaf0f89e
+#   text hash     24fae5bdf3cabc74
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

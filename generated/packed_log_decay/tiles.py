@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  f97c79a118fcf58b
-#   text hash     489d03af08052420
+#   content hash  140e5236dc1effc6
+#   text hash     15c3b0a2aefe79e5
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b08a101c1eb34195
-#   text hash     cc8fbd445aa688b9
+#   content hash  81b182d0e6d0c838
+#   text hash     3e950ac0c5e1723f
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

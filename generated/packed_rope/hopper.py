@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2c2797e342c399a7
-#   text hash     7f6616a5717ccfc1
+#   content hash  454676fd7b26e4c9
+#   text hash     2eac4a92ff108ebe
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  30c577f5159947b0
-#   text hash     833d730401191420
+#   content hash  4a6ff5cef3bb7c54
+#   text hash     4532ef3b46b69942
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  69583b211c2c5c91
-#   text hash     700ca6571da0534d
+#   content hash  09a589366222726b
+#   text hash     2097caf1846d7de4
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

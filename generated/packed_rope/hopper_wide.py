@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c0b3b39bc83ef9a2
-#   text hash     00777573464d0db5
+#   content hash  38f49d0f0ff89e55
+#   text hash     0a11314fed66d58c
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

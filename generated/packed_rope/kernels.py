@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d9d4d699eaffd59c
-#   text hash     6a108b2d594dbbd1
+#   content hash  f8a96226026b1d5e
+#   text hash     4ddd25c665f5ac85
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4cc1295a8c33bef7
-#   text hash     0ef444c88c36db60
+#   content hash  ddacb786d67ebf85
+#   text hash     7cefb6166bab7914
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

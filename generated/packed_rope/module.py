@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c8f6907b1782fd3a
-#   text hash     e2d52e58a2fc61e1
+#   content hash  fa696a40a53bd6b2
+#   text hash     38f51b1cd4f60f93
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

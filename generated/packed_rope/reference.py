@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  05b892da203ae54f
-#   text hash     4c478b361ffd7a4b
+#   content hash  66db68a1589c5e1c
+#   text hash     5bb16c4031d8b8ff
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  df3035ea1f9ca0ce
-#   text hash     7d827066915c0372
+#   content hash  afe512bcbfe98915
+#   text hash     0707be17236e0be7
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  fd669f7ab23604cb
-#   text hash     d592d03fe7aacf76
+#   content hash  7e12be113304699c
+#   text hash     72ed992a425260e7
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9b6347eac455cc72
-#   text hash     8acd19fccb2d43ba
+#   content hash  77482275bb66e6fe
+#   text hash     3960eee4cddb4e91
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

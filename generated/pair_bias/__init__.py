@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  ef050f24e86cf7c0
-#   text hash     83db68a37cb75f1a
+#   content hash  680122e7738b23d0
+#   text hash     61c1aab44b2ffde8
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  68997e01ddef67fb
-#   text hash     37e62e19a8b0bd1e
+#   content hash  d89e064bcdcffd14
+#   text hash     d8c824339bc64eda
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f60e61e2690daa01
-#   text hash     ad59bc5dd2c827f9
+#   content hash  89b5ab187f5c6187
+#   text hash     5637f2c8c4dbf16d
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  dd5a66059f8d7bf9
-#   text hash     2f2b22dfaf686fad
+#   content hash  b8754686e15831a7
+#   text hash     e2bd79397b9f4631
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

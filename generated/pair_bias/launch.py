@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7ef031b53fc760b1
-#   text hash     7c8ce557ec7d085b
+#   content hash  e22af8ef820e6744
+#   text hash     179570a3f8664daf
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c48d2c1b6d3b5c8a
-#   text hash     016cfd2bb8eb7f52
+#   content hash  25f1c1c59db38455
+#   text hash     a158ca4c487728bd
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  155b3d6e12afc9c6
-#   text hash     61fb5b9298de3069
+#   content hash  0a623fbd477bac25
+#   text hash     66c69f86ceec7371
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5e99ed28c61dd71d
-#   text hash     a3f9bea833eb8e93
+#   content hash  b7e6f760e2c2237e
+#   text hash     2a25a3245dc4cbd8
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  951e8ec10ca86572
-#   text hash     0a0541822d381f34
+#   content hash  a7188de5dee5ed81
+#   text hash     bbeebf95c32c7786
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e92edf16e8e131f5
-#   text hash     7906829eae87d6de
+#   content hash  8ee7690b8420c356
+#   text hash     c7f3576d7898742b
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

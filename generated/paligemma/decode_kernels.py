@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0146e541d7e38d87
-#   text hash     ba44ffa0f91e95a2
+#   content hash  d87a78f0a098715e
+#   text hash     6126a0fcdebe4616
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

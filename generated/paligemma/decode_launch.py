@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  bc9f6867c151b597
-#   text hash     234ad3b0fee0489b
+#   content hash  edd2b7b3912bd25a
+#   text hash     3a40e72edf76d192
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e9dc075777285b01
-#   text hash     53b9892a8454385a
+#   content hash  4ba894dad654153b
+#   text hash     bf50adc96825046e
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  51b302f1d9fb64a7
-#   text hash     abb71ce649818589
+#   content hash  050d92a507de79f6
+#   text hash     edfd68bfa03e750e
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d7e9d79bc1ae29b4
-#   text hash     bb493b2172cf819f
+#   content hash  39e93603a3f0b674
+#   text hash     5c52bf6b33515f7c
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

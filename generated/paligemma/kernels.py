@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d1c927912e077efe
-#   text hash     a7e25563c9f67b6c
+#   content hash  d88e11aae6d475c9
+#   text hash     c6f2e75087f4ae4a
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

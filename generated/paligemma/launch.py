@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e00996d35dc474cb
-#   text hash     da0fbd29d81cc84b
+#   content hash  d42a0b510a9fcd5f
+#   text hash     c6412e7096f08abf
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7fae9161d9d57aa3
-#   text hash     158f3293ea5684a7
+#   content hash  ff236adffb278e2c
+#   text hash     844e94c13d5d1e8a
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

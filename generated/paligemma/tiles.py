@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a337d0930bf7d0e5
-#   text hash     a32eb19a2bd65328
+#   content hash  41c388141346fdec
+#   text hash     b07113cd55f734ff
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

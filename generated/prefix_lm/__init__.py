@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  99a6ba1cc344b20f
-#   text hash     5aeea52bd387e309
+#   content hash  5464fe527e53e5a6
+#   text hash     67664fdf0a554f1b
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

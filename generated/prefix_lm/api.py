@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  875f69ac4df18ccd
-#   text hash     5cb8967bb140081c
+#   content hash  e04b6d8a204eea40
+#   text hash     1032c2401f414834
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

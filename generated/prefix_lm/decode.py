@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ca38e79c67c8b65d
-#   text hash     2f267dfe7b0088c6
+#   content hash  d06695f7d894a724
+#   text hash     eb611f0905a96fba
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9475ebec3e64949d
-#   text hash     0d8e6ff3a52f6d49
+#   content hash  6b6756859466c8da
+#   text hash     89af216f9dfbe9c7
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

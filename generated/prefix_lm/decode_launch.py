@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f85e8f807c2af9f1
-#   text hash     cc6fc426d6117d72
+#   content hash  2befaaf8cf5eaee9
+#   text hash     2e3c029f82004ad3
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

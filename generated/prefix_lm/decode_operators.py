@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0af61690be2a54af
-#   text hash     97b91222ac9ad411
+#   content hash  e1880abd9e7a68b2
+#   text hash     23c92933610a44d5
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

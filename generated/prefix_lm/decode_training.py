@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2f0d93046bc2752b
-#   text hash     9ab6800610a9cbf8
+#   content hash  781986c4f577ed28
+#   text hash     fd2f4d0e46c76517
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

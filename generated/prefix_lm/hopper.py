@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  973aa8b6ae387b76
-#   text hash     eb1538733a7328b2
+#   content hash  69344852687a5b42
+#   text hash     5ea683859cf79bce
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

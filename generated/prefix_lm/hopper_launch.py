@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  fe0bb7e1dfc320db
-#   text hash     f9ea0c74bafee606
+#   content hash  38628baa3fe7ecdc
+#   text hash     822322d6ce092ad3
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9d37e428b008f9e7
-#   text hash     e070e246504dd004
+#   content hash  ea14c3827d899ffb
+#   text hash     2ce32de6127ee06f
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d4e277833669f53e
-#   text hash     9d48183fbf39ea4a
+#   content hash  d67317f33aaedfce
+#   text hash     1b9b83eef344713b
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

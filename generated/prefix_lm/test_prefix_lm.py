@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ad9f420c27d97352
-#   text hash     2d5346374badb1c9
+#   content hash  2467dd5fab99ef0f
+#   text hash     58f57453c144c6e1
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

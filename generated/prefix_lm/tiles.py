@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b26e54db7e3a009c
-#   text hash     f4a1cb54dd9eb644
+#   content hash  9b60173b506fce8c
+#   text hash     c362587069d66fb9
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6a4a4d98e0b12540
-#   text hash     e6ee3b0b8be866d4
+#   content hash  d6f13525e4f8e0ae
+#   text hash     f6d7b3da809c537e
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

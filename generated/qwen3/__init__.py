@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  261c3e60d4437d8e
-#   text hash     9bac3da6ed01ebd6
+#   content hash  e164088124130ade
+#   text hash     e115581dd3e814c0
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c5bbdfaeb9d8ce98
-#   text hash     9c45fdf36c548bea
+#   content hash  26539ee2fb131b62
+#   text hash     774a64717c8be4bf
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8a1f8900dd98d9c8
-#   text hash     e3d9407991c09e1f
+#   content hash  f840b98299aa6cba
+#   text hash     0267088d2e24d41b
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f3f7e082bf316eb5
-#   text hash     8779e5edf660d76a
+#   content hash  2377f0fb05720159
+#   text hash     39225880ffe4ef5d
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  109ee8b747326980
-#   text hash     cccdd2414637335c
+#   content hash  6f3d3f8c0a2e53c7
+#   text hash     32049020e34b05b4
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3c5eb8b02cf7eda6
-#   text hash     47a0c252a866891a
+#   content hash  69428d2a52c8db19
+#   text hash     def5d7705ad243ec
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

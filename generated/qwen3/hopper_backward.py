@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  280b2194fa7446e0
-#   text hash     3f2d5e435b2ecce5
+#   content hash  d93a5cdc2f1cbfec
+#   text hash     d7fb81660c0e355c
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

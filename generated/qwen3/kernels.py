@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cd6732e44b956276
-#   text hash     7a0522f25f4b9c37
+#   content hash  69cb7dfb952fd072
+#   text hash     cf866454592ef9f5
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

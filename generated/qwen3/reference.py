@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2ae6f1503cd2ae6f
-#   text hash     6c1714df565856b7
+#   content hash  155d9160b2dc5458
+#   text hash     22b4aad102f6e522
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e7f9634146d95696
-#   text hash     fb0298eb8b0ce708
+#   content hash  5ebb34fda2d4d80d
+#   text hash     dbc46d1033c407b5
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

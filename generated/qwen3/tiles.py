@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1281bafe467a7b09
-#   text hash     9a3cb63d97f18b4a
+#   content hash  c075ffd4177df811
+#   text hash     9f864cc67a50e4d1
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e62eba6cccb1c0dc
-#   text hash     156ef55f1c2f4351
+#   content hash  2c165c4d184aa0df
+#   text hash     99b1be51673fad9f
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

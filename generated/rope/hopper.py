@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  536492c37e49e360
-#   text hash     53f332411c8e18f4
+#   content hash  e5b7b45152c3f2d9
+#   text hash     c47a703e5d293f2b
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

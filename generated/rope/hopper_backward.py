@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d8866a160a05713b
-#   text hash     b3c9200616a39d99
+#   content hash  0cd4a1d15bb0fb29
+#   text hash     c0262416142242dd
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4281e124dac2db13
-#   text hash     9be72defc65bdbb8
+#   content hash  f390589c6513fdae
+#   text hash     5285255b6c3da47f
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

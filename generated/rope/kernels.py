@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0728a6604b1335e5
-#   text hash     27a5b9cfe3b1a614
+#   content hash  b4e1b50928989c52
+#   text hash     0a63ea49bec66086
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  fe7a20057838624a
-#   text hash     51d284e496a6ce85
+#   content hash  48f178166c6e6fad
+#   text hash     58324604e6e4cc56
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  141b0b9cf62885a3
-#   text hash     51237c275a9a410f
+#   content hash  b8e5dd89f2b65a61
+#   text hash     a0ba2904abe385f8
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

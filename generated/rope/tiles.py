@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  81e8e3a3c9412126
-#   text hash     0ee63846ebe22113
+#   content hash  27ccaa24862d58ab
+#   text hash     9a8af50a45e9fdc8
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

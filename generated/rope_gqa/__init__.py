@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d957f9999e7e9eed
-#   text hash     50af17c2f0c011a7
+#   content hash  7dfab0f4a049fde2
+#   text hash     fc56e70454f82246
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

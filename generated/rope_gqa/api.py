@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  7fcad90c134316a5
-#   text hash     5d9d82922fdcc877
+#   content hash  bcfe40581f1b8bfa
+#   text hash     33bd7bf5388bdf6b
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

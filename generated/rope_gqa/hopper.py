@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3023362dd8f46a66
-#   text hash     1bdba9c34e9976e7
+#   content hash  5b2123778b6e6f87
+#   text hash     8fe69b7b654bc66a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  32dbb3ad1c54e769
-#   text hash     afb27599fd9532bd
+#   content hash  73dd7e4eb741d236
+#   text hash     99f9e97028930ca0
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

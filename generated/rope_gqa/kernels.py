@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6a17c838095be24e
-#   text hash     caa2b5ccde9e5f52
+#   content hash  d50d2da254172a07
+#   text hash     574c9836fd4cdb26
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

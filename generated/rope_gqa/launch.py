@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0b6c55d50463e5b2
-#   text hash     5a0601b4c9dea48a
+#   content hash  913f4810a7b65137
+#   text hash     4e355a0847a1c083
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6b472456bd62417a
-#   text hash     07fb41dbb150d413
+#   content hash  af26f46d70afc4cb
+#   text hash     057330dcc99db6c2
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

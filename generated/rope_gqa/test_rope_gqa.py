@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  cbc912969febbc57
-#   text hash     45ad1f84e5a9832a
+#   content hash  b90c1bd09a00c142
+#   text hash     65cb6b15a9decb8a
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  12ff22dc56272fac
-#   text hash     ee789a25f978fb4b
+#   content hash  2ace02f80c049fdf
+#   text hash     b97d0579455b5d36
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3c8a30626dad1df9
-#   text hash     7148c7e4d968715e
+#   content hash  11df555a8337e16b
+#   text hash     b659077d2d76490a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

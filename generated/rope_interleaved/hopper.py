@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  34b2cb1ea058d4af
-#   text hash     fc807c000427ae73
+#   content hash  a46dee88f445b2b2
+#   text hash     cc9004cc1c47138f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

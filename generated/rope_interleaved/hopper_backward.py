@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8f8581975334a510
-#   text hash     1894534c41b49434
+#   content hash  f6fb53f71c68dc7c
+#   text hash     f2bd58de521f3b80
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a15f0698a419bdc1
-#   text hash     00c6a23fea14eac5
+#   content hash  7cbbe0a981712459
+#   text hash     41064960e0788883
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

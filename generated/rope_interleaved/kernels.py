@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  099ce4a24acaa753
-#   text hash     d26769a929ce0120
+#   content hash  a4c69767c8371f16
+#   text hash     44ced5cb30de6993
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5c4a7668bcbec9d1
-#   text hash     569634ebc63ea4a8
+#   content hash  67975fe3658514a6
+#   text hash     f464ffe50b6d80eb
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  bb8e2ee665e4787b
-#   text hash     ad73e69ce4226b21
+#   content hash  e9353c174db9a8f9
+#   text hash     b459cff00e0a1d8b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d8a37a7a835ac52f
-#   text hash     0d6750fef9c1d38a
+#   content hash  8421d558c0eab1b3
+#   text hash     7f18aeff727bd2a8
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  05fcac0a8e820e3e
-#   text hash     015a2f85cc38ca00
+#   content hash  2328aee07f749d65
+#   text hash     697d11704f9d9d27
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  693acc55492c21a3
-#   text hash     00f662681676dc6b
+#   content hash  8f47c7fc2f1bb834
+#   text hash     f0e2e91d0333dbb9
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  19f7e792792c193c
-#   text hash     77e9598c267bdc9e
+#   content hash  fa9e3b5b256837f6
+#   text hash     bd3cad4e25e87a45
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

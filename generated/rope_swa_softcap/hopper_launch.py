@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  1ab5894b5548b7f7
-#   text hash     e3f0e273b034460a
+#   content hash  a54787094a3b7944
+#   text hash     86a0ebb42acfda6b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

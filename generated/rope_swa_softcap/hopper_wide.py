@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  930f89ef8ef568ac
-#   text hash     0a625d28cde7b077
+#   content hash  f2c84b59464e51d8
+#   text hash     bbbdf3ee1e034b27
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d02a17ddc7c465cc
-#   text hash     08dbe1cb09b626d0
+#   content hash  35e11795d3a4fb7a
+#   text hash     e8d845f3cc596b25
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  1647ecba742949e3
-#   text hash     9af5bca49b776c8e
+#   content hash  8b56093eb5367c26
+#   text hash     fe29636fc59c4a03
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

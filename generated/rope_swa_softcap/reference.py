@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2d4f6dfbecd5e659
-#   text hash     dc592d10050d85fe
+#   content hash  0754a85fcccbaa99
+#   text hash     9b81c61edfe517e6
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  136ac18ec288dbc7
-#   text hash     b519480e8d0f47d8
+#   content hash  f4833dc3d76d0898
+#   text hash     ec5d173297e93fd0
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

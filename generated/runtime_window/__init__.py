@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  83e2cca390ca1b67
-#   text hash     b85ce51409832fce
+#   content hash  e7e702dfb301fd89
+#   text hash     31204e50854417ba
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

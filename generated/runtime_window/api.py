@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  39c923469f390166
-#   text hash     bbc2715c16f28532
+#   content hash  d4b0a0210682895e
+#   text hash     a6d7f3298b45c7a8
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

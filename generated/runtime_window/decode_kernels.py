@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  57a26a1c97f71389
-#   text hash     92942611c3e35df8
+#   content hash  ad56303178d75e4f
+#   text hash     4c919aa743b12b67
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ae7e9aa0dcd548b3
-#   text hash     c7ee0eeba4db34ba
+#   content hash  f727a89796005763
+#   text hash     f312cb90c470e224
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  dbb717c931b2ebeb
-#   text hash     a9020c1b91b15060
+#   content hash  3476669a162d00f9
+#   text hash     fbf6331768a35532
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

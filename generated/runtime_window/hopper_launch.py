@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1b7dc834c094635e
-#   text hash     697ab34903f822e7
+#   content hash  4f35f3aa4ee01138
+#   text hash     ea146228f1841c3d
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

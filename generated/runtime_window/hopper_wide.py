@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  55f2a37053fbb85f
-#   text hash     3715298c30e8b165
+#   content hash  9d891a6be5fb62f4
+#   text hash     765d76a3517671d6
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

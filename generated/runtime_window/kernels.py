@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  eb813fb96875a885
-#   text hash     283d3aeb55726cd7
+#   content hash  2534fa7dd226ead4
+#   text hash     a3aa97be1d759cba
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8e20f61c38164a46
-#   text hash     1a9fce63cfcb5084
+#   content hash  ee6bfb11c8f6ee62
+#   text hash     1b913dbb23929058
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

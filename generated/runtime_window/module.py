@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b38a4abd510ca5b7
-#   text hash     7fabf0271305e5cc
+#   content hash  b3e0ac281851eaf4
+#   text hash     7d298a727d399235
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

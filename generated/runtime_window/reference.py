@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f059ef47289f88c3
-#   text hash     e2acf0779f8071b8
+#   content hash  87e75d1ef98a0f44
+#   text hash     8bfe287b6be14c3d
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

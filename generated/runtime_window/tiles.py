@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3f57d1863983a0ae
-#   text hash     4bb6e2a35108220f
+#   content hash  6d98ee63a050dba9
+#   text hash     9f87f86fc0caccdc
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

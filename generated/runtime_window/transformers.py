@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  efe07d81faadb4d3
-#   text hash     68b0aa35cdeb7a63
+#   content hash  1c9af05547cfe81f
+#   text hash     e069da83bfdedbd7
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b86928668c84e78b
-#   text hash     38c7f35fdabb0502
+#   content hash  3f25dd01b8bb58d0
+#   text hash     937df138886dd394
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

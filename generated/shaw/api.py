@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  726ca7819c6a5b4a
-#   text hash     154778ea0c48abff
+#   content hash  70efb9afe63aedc9
+#   text hash     e2d7e10bdc2e55ff
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8eccbfa07be0d648
-#   text hash     cfd7d348fae41169
+#   content hash  a74038bcc08a15e4
+#   text hash     61a7185b6ff56b7a
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

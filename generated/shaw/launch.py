@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a39c606b2bd6afff
-#   text hash     1f083f888629044f
+#   content hash  d58d1036bd68ee4e
+#   text hash     e75f82156876b222
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

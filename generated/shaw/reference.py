@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  68ca06e5a1306ee8
-#   text hash     e8522eed2f8a4c4d
+#   content hash  aab902138e082c4a
+#   text hash     13ad38fd640d5263
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2c2c30493b7dd89e
-#   text hash     f63c4cbe7cfef0d6
+#   content hash  5778e5dc93e31434
+#   text hash     3a42120a7010c598
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  98b5b65de0ff2864
-#   text hash     6c295eadebc180b5
+#   content hash  290457bb7e080fba
+#   text hash     86c9adb3e0fbb66b
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

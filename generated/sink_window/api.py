@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  053c4274dd3513c9
-#   text hash     b94bfd38d1e94bc3
+#   content hash  0114ec8d860aa384
+#   text hash     2632ee7b688cef3f
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4b5380564cf9f064
-#   text hash     c7336d483d0955d4
+#   content hash  a429d2b015d93953
+#   text hash     c7ab904c0dade819
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  08280af2fc5ef5fc
-#   text hash     6f76d5eb43a0a42e
+#   content hash  2cc1af3a102e534f
+#   text hash     24e6aa7e8cb58842
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

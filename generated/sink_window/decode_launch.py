@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2c2bd4998a88b211
-#   text hash     9af00e468b51252f
+#   content hash  9f6ec45be7997d67
+#   text hash     6fe3d9196e666d5e
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -237,7 +237,7 @@ def attend(
             ),
         )  # fmt: skip
     if key_sums is not None and max_seqlen_k > 0:
-        block_m, block_n, ((warps, stages), _), _ = split_of(q, k, v, 1, call.split_size)
+        block_m, block_n, ((warps, stages), *_), _ = split_of(q, k, v, 1, call.split_size)
 
         def launch_sums(stages):
             runtime.launch(

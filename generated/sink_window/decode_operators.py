@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  03dbd78b17510e21
-#   text hash     49b9e70e57be1cd2
+#   content hash  87fac24bf346a677
+#   text hash     361440c79b891de2
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

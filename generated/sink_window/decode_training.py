@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f15f317ff468191f
-#   text hash     3cda13ff673cb058
+#   content hash  e954b0db9e268612
+#   text hash     cbbf51b1dae4a6a5
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

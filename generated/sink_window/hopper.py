@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4b064aef5403bed2
-#   text hash     065ac0d59216b135
+#   content hash  fc4ebd8c1cbb3f38
+#   text hash     369dcb546a362889
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  91410d5bf6a79089
-#   text hash     47d307d1286ceccc
+#   content hash  af8425f0f21541d1
+#   text hash     dd82b283d591bc4e
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

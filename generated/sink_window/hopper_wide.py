@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  90ae686f5f01a4b7
-#   text hash     227492413c4aa59f
+#   content hash  b651ce5a479df1d3
+#   text hash     b010f4218fa9c36e
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b06dcb854d8cb2f1
-#   text hash     29ef85f07b458cfe
+#   content hash  b87865e347b064b7
+#   text hash     02c7d2f5594b8c0d
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

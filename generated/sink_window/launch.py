@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f7de0ac2c5d70ca2
-#   text hash     e7653768f231b7e1
+#   content hash  5b59099adee0d83c
+#   text hash     960ed325f6010e1f
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  29c0289e102d92ce
-#   text hash     2df08e0546970c1c
+#   content hash  0dfc848c29fdfef8
+#   text hash     e6f5f0ca5fda3dd2
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

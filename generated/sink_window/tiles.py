@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9916fd1b265d6901
-#   text hash     ff9d652f589c1854
+#   content hash  7d6f20db3a75d5e6
+#   text hash     03f9da32e82b7015
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

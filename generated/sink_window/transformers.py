@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a5fd3f6a73ba136f
-#   text hash     950f3a9a16c43474
+#   content hash  8de908e75a985dff
+#   text hash     2aa1561b18d26e81
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  bb9e0bd3d85435f0
-#   text hash     f7dac2ac70da9f79
+#   content hash  25f1d6f403410852
+#   text hash     be24514430ac14a7
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

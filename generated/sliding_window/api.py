@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6f767f7e027ed80a
-#   text hash     f3385786b6f63d87
+#   content hash  df660c19444da01a
+#   text hash     ce3e41e8c1262748
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

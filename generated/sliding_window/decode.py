@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  1e6913bc9695e8da
-#   text hash     34b826c9bbadffd5
+#   content hash  de384e8e4f3081cf
+#   text hash     d684a2610f31d5bd
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  47987866429c36c1
-#   text hash     a3fba1deb30daaf0
+#   content hash  fa60e8a14bc37f33
+#   text hash     91533ee85fbc80a7
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c373499f7a02815b
-#   text hash     5db638d48b68d261
+#   content hash  ea7cce6acd8d2ce0
+#   text hash     40a904166fef0c4c
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f9bcb6160ad090aa
-#   text hash     7ef2b878a56969e1
+#   content hash  b7cbb32a4456108c
+#   text hash     f5b1ae1fe5914176
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

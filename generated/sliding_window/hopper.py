@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d3011b7d7863d4a5
-#   text hash     20b21f44ef2c2705
+#   content hash  dc99bec7f0f05214
+#   text hash     8980fad2f52f420a
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

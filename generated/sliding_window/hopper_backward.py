@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f41ff6de364d2d10
-#   text hash     dbb4fb67d5e9f663
+#   content hash  7a6c72debfb24434
+#   text hash     6e60d6d3e8c38ed3
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

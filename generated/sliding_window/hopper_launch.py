@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f6ed95498bd7ea42
-#   text hash     1fb666d79174caad
+#   content hash  150f98b0d35e05c7
+#   text hash     568da86d10466a19
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

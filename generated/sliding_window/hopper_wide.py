@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  82c18a8cb378e739
-#   text hash     f239970ee4ff2c3f
+#   content hash  5ae69869e74110c7
+#   text hash     d9ac4b4d74aa2de9
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

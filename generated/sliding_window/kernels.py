@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  52895e42de44122d
-#   text hash     fd2f2873870da3a9
+#   content hash  803e373b6d603738
+#   text hash     d1f6fbd24c24e5c2
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f6aa1ccd8d1a0783
-#   text hash     3a15f3f4308cccb8
+#   content hash  7e370e76edde1b66
+#   text hash     6a61697e1c308416
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

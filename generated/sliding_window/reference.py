@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3d50471fc3eccc0e
-#   text hash     0876f426536a6168
+#   content hash  f1fa729ca2d135a4
+#   text hash     8711ebb698327a8c
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e14d0a52e9df5513
-#   text hash     365488a380a93199
+#   content hash  9b70ac556c4a1037
+#   text hash     0962f3b4e3bc9eee
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

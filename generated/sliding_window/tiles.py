@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9bd16cb19592b283
-#   text hash     8dd1c468e399d42a
+#   content hash  00464e21027ad310
+#   text hash     8791b5bd4eb22620
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

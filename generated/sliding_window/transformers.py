@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  08700106000c522d
-#   text hash     6a6634b39e3e052f
+#   content hash  4d1bb4d52f732276
+#   text hash     c5c85638aeda3292
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

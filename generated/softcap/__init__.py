@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6790d676b7aca453
-#   text hash     f6aec2c42b1baed3
+#   content hash  4e550a2520dd3284
+#   text hash     80aa119cb7f3684f
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

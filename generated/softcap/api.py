@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1c726ed219e15873
-#   text hash     04400bc486e448bb
+#   content hash  c8ab5423d3908ea4
+#   text hash     200158e10faeca48
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  683b175e5846c78d
-#   text hash     167142ed3cbe4803
+#   content hash  da89117b7ce54b2e
+#   text hash     281a295a2214ee65
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

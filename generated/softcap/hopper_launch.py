@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4577ad38db873893
-#   text hash     9c711d2634101e28
+#   content hash  a50a8917d617c914
+#   text hash     4bd8e85d62dfd325
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

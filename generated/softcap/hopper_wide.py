@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  40c96bf09a7fd387
-#   text hash     74e445c446db7921
+#   content hash  254f5bec05142d1f
+#   text hash     d25521a4cf3606ec
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

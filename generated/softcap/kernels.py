@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  14454394d8f64088
-#   text hash     c155f0c7e8fe9785
+#   content hash  8a15c6746d41cf8a
+#   text hash     4e47bc24c336c28e
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f495b3fd728d94d8
-#   text hash     63978a68ec59408a
+#   content hash  7c1995da91b44338
+#   text hash     5cc236801c03e440
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

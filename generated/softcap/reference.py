@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b6c8a1d063953d78
-#   text hash     b76647ea5abb907e
+#   content hash  97bfb007dd769a39
+#   text hash     d095234959097b1c
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  14b97ebccc12f783
-#   text hash     dfec0383e7dfa728
+#   content hash  41f796d056c0bd62
+#   text hash     77c4eeb883690b5b
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

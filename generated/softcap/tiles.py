@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ce9782189e08c597
-#   text hash     7e7c82e8a73ee50a
+#   content hash  6f7f8560c40a31e4
+#   text hash     2380e48888d6a647
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

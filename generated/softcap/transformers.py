@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  de955cd596d6d97a
-#   text hash     a27afeb52ab9a984
+#   content hash  99fb1d50a1b99c9a
+#   text hash     5d55cb533c304fd9
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

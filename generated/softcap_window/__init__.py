@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  af1465ad9fdd6470
-#   text hash     2e927ca8e074d68d
+#   content hash  27db61879695fee9
+#   text hash     68b97f503e45782c
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e4080b53fc198913
-#   text hash     83f25019157f431c
+#   content hash  e16a480c11e0a0dd
+#   text hash     41b57214bcc0cbae
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

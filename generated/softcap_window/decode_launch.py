@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e08ddcd7e4099a1b
-#   text hash     a2579131ff16067f
+#   content hash  00ed43cd81ab59ff
+#   text hash     5d4dbb5ddc33b26c
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9b8a67b07c03b18b
-#   text hash     31472478beda2212
+#   content hash  10e1af76912bc53a
+#   text hash     4df073a697592527
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2f8d8c37a1aacdbc
-#   text hash     eea7e22988ced7ad
+#   content hash  d592492b97a785dc
+#   text hash     dd8a291a6407d348
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a6df50a69e3fc844
-#   text hash     6aaf50c5c5fafbdf
+#   content hash  08ea22bb1864197d
+#   text hash     badcad0682e90037
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  793666b589d9b2d4
-#   text hash     abb1fdc72ee64ccc
+#   content hash  5f944687435b3547
+#   text hash     2292f0f1ce4f96d9
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

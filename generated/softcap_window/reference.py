@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5e532026cc166a0b
-#   text hash     710a899c1c6551b8
+#   content hash  cc5c54f7971c2bfd
+#   text hash     e310dea69c49608e
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  db9b9a23ad7bc326
-#   text hash     b5c1765435a94faa
+#   content hash  629ca68cc7c25f47
+#   text hash     962d8faac2d45aa3
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  8a85affbbc0994f7
-#   text hash     7a529d23c544e227
+#   content hash  4a6b627ec38f490f
+#   text hash     08bd33ac65e1d840
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ace5063af8a143be
-#   text hash     9742f2d83003b638
+#   content hash  a3c76c4148f5bb80
+#   text hash     efdc0c1a5c3f2d05
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

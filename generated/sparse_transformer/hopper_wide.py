@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  781bb30f41b6a8e1
-#   text hash     78e7464e4240e6e6
+#   content hash  e260074104fd5667
+#   text hash     efc5e585d1a6f08f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1cba22b56a89ee90
-#   text hash     4b82a18bf7de2c41
+#   content hash  85b44f4a534f3b05
+#   text hash     d4e219d36cbce51e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

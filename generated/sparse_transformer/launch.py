@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a35954c2666ab38d
-#   text hash     4c9cc9588350ca16
+#   content hash  5e8e4aa5ba783ffe
+#   text hash     a16215268ff89879
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a4a8ddf592ca348b
-#   text hash     cf601ba0b0f6b5d4
+#   content hash  b602052a34ccab61
+#   text hash     fdfd2f170378d582
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f2b32152fb6ffcb1
-#   text hash     a786eda5e62b6b33
+#   content hash  a2d2cfbc8c3f8495
+#   text hash     e764ff4158a8f180
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0cdb4d3c17b31f6d
-#   text hash     176d5121b346a680
+#   content hash  bcde081ae9dc7207
+#   text hash     db0705256244687b
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

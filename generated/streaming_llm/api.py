@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b121f2d1eac4beaf
-#   text hash     0e2c7060416833e3
+#   content hash  5d3ce491e779efe6
+#   text hash     3f702ca69fefbb1b
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5feb2562aa144e29
-#   text hash     91009c50c917f3e6
+#   content hash  43db7abf6b8a3cbe
+#   text hash     fb9dea98685f4ef9
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

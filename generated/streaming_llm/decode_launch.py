@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a5855c75c0c92ef7
-#   text hash     bbacdab2678dc42f
+#   content hash  27a574c35ed14448
+#   text hash     6c7eb35a989ead88
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

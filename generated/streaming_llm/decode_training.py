@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  68a3e7b1255fd16a
-#   text hash     8e9caa1ee930a19e
+#   content hash  11d2ea33fab9329e
+#   text hash     e070f511e92f54be
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3c0d586359f63ac9
-#   text hash     bd9eceab18e22a96
+#   content hash  dc26eefe7424e15e
+#   text hash     4bdceb8fa79876ec
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c5da4628b2c5c1bb
-#   text hash     787410ce0e5c49f7
+#   content hash  04e0b915bdb784d8
+#   text hash     c307a8945deba698
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  92ac9f8682d80c77
-#   text hash     9f3d890ee8c6ad8f
+#   content hash  828bea7dfdb756dc
+#   text hash     f2a2169ee8093749
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d1bf21e6cb598ede
-#   text hash     b90eb40bf37704b1
+#   content hash  242c56e13d99b4b2
+#   text hash     0daad670919af992
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

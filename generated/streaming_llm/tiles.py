@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8f070771a9011d39
-#   text hash     6b880585c941fa89
+#   content hash  281c2d2ceb6b4d62
+#   text hash     a2ed67df1d774c58
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e07a9a3331681c40
-#   text hash     1976f5763c216517
+#   content hash  df611d9403afd36c
+#   text hash     2d770269d7f408fb
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  72c34d6db99bc27b
-#   text hash     85943b94a7090760
+#   content hash  c8c5e0b2f688d73e
+#   text hash     71032ae53edfff35
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

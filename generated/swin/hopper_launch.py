@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  cb0d01afa5d4a879
-#   text hash     03f1247c16bbb76e
+#   content hash  f6418d59aaf650c9
+#   text hash     a66dbef525fd29f4
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

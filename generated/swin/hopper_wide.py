@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c195baaf4261b0b0
-#   text hash     8c993f19bde74202
+#   content hash  2f3aa6844b5c85ff
+#   text hash     a61f603643800b46
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

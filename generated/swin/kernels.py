@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0075249ad81af209
-#   text hash     9a14470c17b44167
+#   content hash  1823770f3d3fa54d
+#   text hash     70b14a9fe0246000
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c36e31b3bec645b7
-#   text hash     39575b3fa84b5e8d
+#   content hash  038378282cde018f
+#   text hash     538907e1e0b3b4bd
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

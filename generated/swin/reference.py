@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7dc8ed4aa1e9a43f
-#   text hash     bccac6ba9b4e0d62
+#   content hash  a32c3d59a4b7dd40
+#   text hash     d5526642afb56485
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2b0268ed77645032
-#   text hash     d3440aa6b3fda8ab
+#   content hash  dca11b7b32212c1c
+#   text hash     0bf17bfefb7c93d8
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  61877c5669fa677f
-#   text hash     c18ced5e0a72e8bf
+#   content hash  a8165bc42de6e738
+#   text hash     937c927ef46086cd
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

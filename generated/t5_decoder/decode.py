@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7d329868a7bebdcf
-#   text hash     311599bc775e8893
+#   content hash  db7d94e9153d5afc
+#   text hash     2e0600bcfadd17af
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

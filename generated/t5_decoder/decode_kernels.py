@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e35ce51a3d2b6f52
-#   text hash     f566b4a711f400ef
+#   content hash  e52c5f8a1cc2151b
+#   text hash     730aa55f54de22dc
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c3b14de3d546f589
-#   text hash     a70756f98f93b4b1
+#   content hash  f2f1f5ebfa8daba8
+#   text hash     00771d2933341ceb
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  9db8266df959aa91
-#   text hash     013e97809564d8ca
+#   content hash  fdbebbe1507e8151
+#   text hash     8448d69dc670bb65
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d1b0ea47d24ef2d4
-#   text hash     0558a289c335a763
+#   content hash  23ad206236fac7cd
+#   text hash     734b499ef5da5466
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

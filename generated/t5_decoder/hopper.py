@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  28b985a76c7ad4fd
-#   text hash     d2879d0cfcb65d53
+#   content hash  f9f60a8dfb7f0607
+#   text hash     305a68beeff368fb
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

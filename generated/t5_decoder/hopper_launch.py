@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6bb2f4878615eb8d
-#   text hash     dbe7577123c18087
+#   content hash  23405a4bff5c2824
+#   text hash     9ae39cbf88ac83c8
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f6837fc4e0d61ca8
-#   text hash     357890aaae083bd4
+#   content hash  8a9c0f9496a02b3f
+#   text hash     e1e9717f340469c2
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

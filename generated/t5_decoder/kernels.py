@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  83146217d1a1ca84
-#   text hash     2934c445196f92db
+#   content hash  326f6680dae29622
+#   text hash     628a8efa128ee56e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

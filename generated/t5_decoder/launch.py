@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d40f8d8c1b1b22d9
-#   text hash     5bfc14139f29f749
+#   content hash  27e2088e81fa2265
+#   text hash     844154214521e1a0
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

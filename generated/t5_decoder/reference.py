@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2912d4b3d78ed0b6
-#   text hash     f4de11dfd89fac6f
+#   content hash  00b7b756d59fbd3e
+#   text hash     05f97980c3d33cbd
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  51c51d83a2c23f02
-#   text hash     914305c2f2e04411
+#   content hash  75c45dc76661b442
+#   text hash     6db9c5f208a7dd8a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

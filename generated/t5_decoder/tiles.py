@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  74edd12f91033acf
-#   text hash     ae7da19234b56878
+#   content hash  a7cf7f34cb51b3e3
+#   text hash     b18edb53cc306f1d
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

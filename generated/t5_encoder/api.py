@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  9673467b1c888afa
-#   text hash     63418408a2050dc2
+#   content hash  f218be15932c8e29
+#   text hash     b0fbc561fd7e05cd
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  08a61a3a9cb1cb7b
-#   text hash     ad47c3ebcc6a1658
+#   content hash  a64576250dd0eb21
+#   text hash     5e1761fa5494d9c2
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

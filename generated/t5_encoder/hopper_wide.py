@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  305e787d3974a496
-#   text hash     62c1a5286deafd2f
+#   content hash  9e6c3d3a6185f857
+#   text hash     824836583d9c7a96
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

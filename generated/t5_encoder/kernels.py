@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  817f81ec1eb1aea9
-#   text hash     a902166eba6f261e
+#   content hash  be5d4968084f5cd4
+#   text hash     ac7953bd168b7eab
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  9921cfc817d983ca
-#   text hash     1af187f0176ca4a7
+#   content hash  4a313967fe9fa803
+#   text hash     1a891f0920ab85c3
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0541b81ccc5b1b74
-#   text hash     59c2b8b9779f99ea
+#   content hash  98293d30745d0e76
+#   text hash     30088a1a68cf6835
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ebd3a23cf6017d2c
-#   text hash     1a25a36446548e32
+#   content hash  041d65f8d91855f0
+#   text hash     fcf88a5ac3acc2b9
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

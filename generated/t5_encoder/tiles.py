@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a49b8c711ce67e07
-#   text hash     31df47fe9dbc957f
+#   content hash  a84b570d1ff3f278
+#   text hash     fd688a05f291be5d
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

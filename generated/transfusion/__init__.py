@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2341b4b00f2c7a58
-#   text hash     6443c198973ebb0c
+#   content hash  5b392e88305fe807
+#   text hash     fd35fa95cd19fa85
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

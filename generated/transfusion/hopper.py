@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f91c6b53fc48c44d
-#   text hash     9f7b046e96423c72
+#   content hash  b05217bcdf6065b7
+#   text hash     c591c0fe62762d63
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  562afcf893b8ac11
-#   text hash     f7a4859dba6fb464
+#   content hash  3da247f571592af4
+#   text hash     7ae473d3b63d156e
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  9bb9d0aecf3977de
-#   text hash     b5c9daeb88ed2437
+#   content hash  d93a8c6a588e0e19
+#   text hash     9a0bd01141891f9f
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  4ade258d971325f0
-#   text hash     a95d66d4425be19e
+#   content hash  0f3361dc5a9a86c3
+#   text hash     f55751bcf178835a
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

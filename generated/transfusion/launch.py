@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  313f243dd84d0139
-#   text hash     f73be8e08122e849
+#   content hash  78b2830db2a1c0ff
+#   text hash     29f0c0b0b54e1303
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

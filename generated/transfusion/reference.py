@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  aee0b0c21fbc5e86
-#   text hash     8c59185c1d6d5fb7
+#   content hash  b6f99b3d520402b4
+#   text hash     8058b0b288e588fc
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

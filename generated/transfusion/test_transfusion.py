@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6608adb1f4d4eccb
-#   text hash     d205530c89c39e72
+#   content hash  2608cc25c7e228bf
+#   text hash     c2dc242bf14be2e6
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

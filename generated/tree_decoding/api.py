@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a5bff58dee0fbce2
-#   text hash     005c85359cd93109
+#   content hash  7b00989f2db4f37b
+#   text hash     74148942cbda215a
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

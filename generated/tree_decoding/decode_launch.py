@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c840209a75f1d5d4
-#   text hash     f0c5bdda6b1ffdd0
+#   content hash  058640ff8acfef41
+#   text hash     3a19e01081f3cfb7
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

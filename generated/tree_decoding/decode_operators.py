@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dad87a834621bbf7
-#   text hash     3ee7950344e3e7ea
+#   content hash  39e058533e6e4edd
+#   text hash     85ba2e951077e61c
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

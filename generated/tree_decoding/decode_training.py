@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0816138a7d9d1ac4
-#   text hash     1c13275c241beab0
+#   content hash  6c8c9e5debb7636f
+#   text hash     d57d01f274bca6bd
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

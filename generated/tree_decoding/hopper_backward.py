@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e164584f9f8c95d1
-#   text hash     99acd17cc7e200cc
+#   content hash  6e60ac54a01e8e4e
+#   text hash     f0b92e28498c04d9
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  140ac1a7994252a7
-#   text hash     52eb4cf21321fd03
+#   content hash  1a6d3406e0fb8fab
+#   text hash     ec2699d8f942ed0d
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  fca71a272f9ee995
-#   text hash     1a27bcbec215366b
+#   content hash  c340c8541f013be0
+#   text hash     c63c2909e8d6d43a
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  cb494e9542ef472e
-#   text hash     91fc052810157ee5
+#   content hash  78f7382535926c2d
+#   text hash     413d2dfa6cdc9314
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

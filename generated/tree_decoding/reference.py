@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  782207df5ff07c6d
-#   text hash     ad08e637f717f640
+#   content hash  333b946556c8f94f
+#   text hash     9fa624a239952313
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  79e114301c94c085
-#   text hash     7c2d82c2cd93ec76
+#   content hash  ee2531c7e4f82042
+#   text hash     467d7db28685872a
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7dcf7c4786251411
-#   text hash     c184bbd7e0801059
+#   content hash  4ed8f8d310fb1e29
+#   text hash     7e0bbcb99b8763bb
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -152,8 +152,8 @@ def explain(
     numbers: Sequence[str],
 ) -> None:  # fmt: skip
     """Show the formula, its derivatives and the mask with its tiles: as text, a picture, or a page."""
+    from ..explain import decoding, kernels, markdown_page, summary
     from ..explain import explain as explanation
-    from ..explain import kernels, markdown_page, summary
 
     sizes = explanation.lengths(shape) if shape else None
     path, loaded = next(iter(arguments.load([spec]).items()))
@@ -162,7 +162,8 @@ def explain(
     if sizes is None and (png or html or md or asked):
         sizes = explanation.shape(loaded)
     drawn = explanation.draw(loaded, *sizes, asked) if sizes else None
-    told = summary.text(loaded), drawn.text() if drawn else "", kernels.text(loaded, drawn.mask if drawn else None)
+    mask = drawn.mask if drawn else None
+    told = summary.text(loaded), drawn.text() if drawn else "", kernels.text(loaded, mask), decoding.text(loaded, mask)
     _echo("\n".join(filter(None, told)))
     if sizes and drawn:
         if png:

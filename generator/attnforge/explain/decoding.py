@@ -1,0 +1,46 @@
+"""How decoding goes through a cache: which keys a new token reads, and how many of them each program does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..language.spec import Spec
+from ..plan import cached_range, plan
+from ..plan.plan import Plan
+from .arrays import SKIPPED, Mask
+
+TITLE = "Decoding over a cache, float16 and bfloat16"
+_ROWS = "rows: new tokens of a sequence times query heads of a key head; split_size asks for other splits"
+
+
+def text(spec: Spec, mask: Mask | None = None) -> str:
+    """The keys that are read and how they are split, as `explain` prints it; of a mask also the splits that are seen."""
+    if "decode" not in spec.exports:
+        return ""
+    read = " and ".join(f"[{lo}, {hi})" for lo, hi in cached_range.build(spec).read)
+    keys = (f"a new token at `position` reads keys {read}, or fewer",) if read else ()
+    header = ("head sizes", "rows", "keys of a tile", "keys of a split", *(("splits here",) if mask else ()))
+    rows = [header, *_rows(plan.build(spec), mask)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    table = ("   ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+    return "\n".join([TITLE, *(f"  {line}" for line in (*keys, *table, _ROWS))]) + "\n"
+
+
+def _rows(planned: Plan, mask: Mask | None) -> Iterator[tuple[str, ...]]:
+    """For each range of head sizes the tiles of few rows, and those of many."""
+    assert planned.decode
+    least = 1
+    for size, (short, _, many) in planned.decode.splits["16BIT"].items():
+        found = {"up to 16": (short[0], short[2]), "up to 64": (many[0], many[2])}
+        if planned.decode_hopper and size > 512:
+            _, tile, _, split = planned.decode_hopper.tile
+            found[f"from {planned.decode_hopper.least_rows}, on Hopper GPUs"] = tile, split
+        for rows, (tile, split) in found.items():
+            yield f"{least} to {size}", rows, str(tile), str(split), *(_count(mask, split) if mask else ())
+        least = size + 1
+
+
+def _count(mask: Mask, split: int) -> tuple[str]:
+    """How many splits of the keys the last query sees."""
+    visits = mask.visits((1, split), owns_keys=False)[-1]
+    return (f"{int((visits != SKIPPED).sum())} of {visits.size}",)

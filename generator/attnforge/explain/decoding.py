@@ -14,7 +14,7 @@ _ROWS = "rows: new tokens of a sequence times query heads of a key head; split_s
 
 
 def text(spec: Spec, mask: Mask | None = None) -> str:
-    """The keys that are read and how they are split, as `explain` prints it; of a mask also the splits that are seen."""
+    """The keys that are read and how they are split, as `explain` prints it; of a mask also splits that are seen."""
     if "decode" not in spec.exports:
         return ""
     read = " and ".join(f"[{lo}, {hi})" for lo, hi in cached_range.build(spec).read)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import re
 import statistics
@@ -156,17 +155,21 @@ class _Ours:
 
     def contender(self, name: str, call: Call) -> Contender:
         """The package with its kernels chosen in one of these ways."""
-        loaded, target = self.loaded[name], self.asked[name]
+        loaded = self.loaded[name]
         targets.runtime(loaded).LaunchCache.known.clear()
-        within = contextlib.nullcontext if target is None else functools.partial(targets.asked, target)
         if self.decoding:
-            return Contender(name, caches.function(loaded, self.decoding, call), within=within)
-        return Contender(name, lambda: loaded.attention(*call.operands, **call.keywords), within=within)
+            return Contender(name, caches.function(loaded, self.decoding, call), within=self.within(name))
+        return Contender(name, lambda: loaded.attention(*call.operands, **call.keywords), within=self.within(name))
+
+    def within(self, name: str) -> Callable[[], contextlib.AbstractContextManager[object]]:
+        """Where calls choose their kernels in this way."""
+        target = self.asked[name]
+        return contextlib.nullcontext if target is None else functools.partial(targets.asked, target)
 
     def in_pages(self, call: Call, gold: torch.Tensor) -> list[Contender]:
         """The package over a cache in pages."""
         assert self.decoding
-        made = dataclasses.replace(self.contender(OURS, call), name=caches.PAGED)
+        made = Contender(caches.PAGED, within=self.within(OURS))
         with made.trial():
             made.forward = caches.function(self.loaded[OURS], self.decoding, call, caches.PAGE)
         _try(made, call, gold)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4321c7f580e52817
-#   text hash     32468299964890b8
+#   content hash  50eca8d988ed02c8
+#   text hash     a87b98bec4356be5
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3bd54bf856ff457f
-#   text hash     490a31296fd8e6d5
+#   content hash  3a9248f4de4e6814
+#   text hash     5cb3779b214c5fc1
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

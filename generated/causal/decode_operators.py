@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6ebb6178a636336d
-#   text hash     ae202fad14c99cb9
+#   content hash  49aa220436ae9f75
+#   text hash     4a2cecbde4459156
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  73a7312da20e1573
-#   text hash     091d7b26e79972b0
+#   content hash  261a5b23fcf8445f
+#   text hash     cba0500dfdb9425d
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f2641651e05f9289
-#   text hash     fd030fa98762fc6b
+#   content hash  789d97afcb2cbd91
+#   text hash     ef935527f5a66b27
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  599d4e93d97c5638
-#   text hash     cce74234651386b0
+#   content hash  eed4e045b36d02ff
+#   text hash     d8722c1e0be34cd7
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

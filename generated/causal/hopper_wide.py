@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a406b03223d1f9cc
-#   text hash     74b568a46384bc5f
+#   content hash  927cbb683638cf0a
+#   text hash     9e3e638680140a28
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  78cf1115e4230d36
-#   text hash     036a883e190cf533
+#   content hash  7819f352b2159169
+#   text hash     5cdaa3d77708305c
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e0370711d6d7b45f
-#   text hash     93ac9f53330c4d28
+#   content hash  06b6556d4dc4fe63
+#   text hash     a3afdf8daf67868b
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

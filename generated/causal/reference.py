@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4929c6ae7120c4c9
-#   text hash     e71ef342af247614
+#   content hash  ce07939d40b2f1ba
+#   text hash     1ebb89b56bb37c10
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3a625f8ab6f085e6
-#   text hash     d0df1968b1155311
+#   content hash  b142278629a75b6d
+#   text hash     5401e8d6e1bf5764
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

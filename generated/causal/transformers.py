@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1405a117f5cc32c0
-#   text hash     5564f520e32488e2
+#   content hash  ad621d898e4800b0
+#   text hash     0df15d293911a741
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

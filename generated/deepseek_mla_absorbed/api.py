@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  3818d6cc0e552b58
-#   text hash     07422e4c5d580b10
+#   content hash  b02ec71ac8f87e7d
+#   text hash     328e1b9a1c5874c8
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

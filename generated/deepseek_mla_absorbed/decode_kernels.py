@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  ec8666acc7dc815b
-#   text hash     e8bc69f677c0d55d
+#   content hash  8c57c0f6b63a42d2
+#   text hash     71710f856498e8f8
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  60fa5fd0c905e9cb
-#   text hash     63087a4d18714048
+#   content hash  55374e45ffd81e2b
+#   text hash     b495d213757bb9a0
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -170,10 +170,10 @@ def attend(
     """Fills in out and lse, the latter in natural-log units; `call` is what shapes tell of them."""
     max_seqlen_k, reach, first_keys = call.max_seqlen_k, *call.seen
     split_values = (q, k, v, seq_lens, cu_seqlens_q, page_table, k_starts, parts, float(scale), k_scale, v_scale, out,
-    lse, max_seqlen_k, reach, first_keys)  # fmt: skip
+        lse, max_seqlen_k, reach, first_keys)  # fmt: skip
     join_values = (parts, seq_lens, cu_seqlens_q, out, lse, max_seqlen_k, reach, first_keys)  # fmt: skip
     hopper_values = (k, q, seq_lens, cu_seqlens_q, page_table, parts, float(scale), k_scale, v_scale,
-    max_seqlen_k, reach, first_keys)  # fmt: skip
+        max_seqlen_k, reach, first_keys)  # fmt: skip
     kind = runtime.precision(q), lse is None, runtime.planned.depth == 0
     cache, counted = call.launches.get(kind, (None, 0))
     if cache is not None:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f7d86722d726c2e0
-#   text hash     c26883f5486c0590
+#   content hash  7092cb26bc2893ae
+#   text hash     4993a7067ec18a40
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

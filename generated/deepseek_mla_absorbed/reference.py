@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  a1cb2869bce5abb1
-#   text hash     9dc333fd5566ae83
+#   content hash  027dd3ec4b4e65ac
+#   text hash     5c8d1033188bd7a4
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  18051ed825fc91fe
-#   text hash     9a9da120072749c6
+#   content hash  7112333052c7d4f4
+#   text hash     e01f4b88a5fff9a0
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

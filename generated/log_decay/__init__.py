@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d50f34890f50c015
-#   text hash     2d1d1485f42abd0a
+#   content hash  1d5d19be3a0c13fc
+#   text hash     cd6acb5b9e54f0ea
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f49d805fef840ba8
-#   text hash     76463c7e42e35903
+#   content hash  4f9687d8e3624476
+#   text hash     d83e3cb225370d48
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  487b1c60188fe736
-#   text hash     8a6cc1ae4ef3269e
+#   content hash  0045f7a3c24a1c0e
+#   text hash     6beb38812ecc6e79
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -161,7 +161,7 @@ def attend(
     in_log_decay_sum_keys = (in_log_decay, seq_lens, cu_seqlens_q, page_table, k_starts, parts, max_seqlen_k)  # fmt: skip
     in_log_decay_sum_stretches = (seq_lens, cu_seqlens_q, parts, max_seqlen_k)  # fmt: skip
     split_values = (q, k, v, seq_lens, cu_seqlens_q, page_table, k_starts, parts, float(scale), k_scale, v_scale, out,
-    lse, parts, max_seqlen_k, reach, first_keys)  # fmt: skip
+        lse, parts, max_seqlen_k, reach, first_keys)  # fmt: skip
     join_values = (parts, seq_lens, cu_seqlens_q, out, lse, max_seqlen_k, reach, first_keys)  # fmt: skip
     kind = runtime.precision(q), lse is None, runtime.planned.depth == 0
     cache, counted = call.launches.get(kind, (None, 0))

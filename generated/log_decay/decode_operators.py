@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  bac5036cb94dbcb2
-#   text hash     4d396c7f32da81d0
+#   content hash  ac480d3d7aec8e62
+#   text hash     50c48befd8f9fcf1
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

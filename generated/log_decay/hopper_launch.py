@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  21a90e0d617343f9
-#   text hash     1c0bd3c8bc035c2d
+#   content hash  e45770dabfea9307
+#   text hash     bcf00fbfe655c22b
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  342d45705a7e4993
-#   text hash     6ba7723157d08f78
+#   content hash  8ab697dd04034713
+#   text hash     e887afe757aeddef
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

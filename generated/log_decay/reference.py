@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  74d654d19654fcf5
-#   text hash     a7c59739d349a75e
+#   content hash  9dee91efa8a6a4a8
+#   text hash     a88af1a0c1c9436f
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

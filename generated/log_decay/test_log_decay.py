@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b99179a3c84363fd
-#   text hash     9ebb480100a91669
+#   content hash  31a4fddb59a6c5c7
+#   text hash     a5855eb0f5978fca
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4897a70fbc1cb190
-#   text hash     2c10bab173fcbc37
+#   content hash  ef6b0351746fe95f
+#   text hash     692b4a01d826c896
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  aeb8ef886edf0d83
-#   text hash     af3a5ba2a3e96af8
+#   content hash  894bf2a3fce1525e
+#   text hash     59be19aaede5a5a6
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

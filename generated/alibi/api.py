@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  abb9de09edb0975c
-#   text hash     b3e85e7a6b3840c4
+#   content hash  61d243e741184533
+#   text hash     600dd918b8275b43
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dd013356ce1a4016
-#   text hash     bd876d06e02e159d
+#   content hash  68bf6afdb4de01b2
+#   text hash     f346d357a1fcc602
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f154d0c473bfec0c
-#   text hash     be03a637008af45f
+#   content hash  34cf1021a740b790
+#   text hash     afd8c755485cdd09
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

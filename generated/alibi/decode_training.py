@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2d89d83aa5af6ad1
-#   text hash     5a5189d9baf2eaee
+#   content hash  2d613f89c9f23ef2
+#   text hash     a66f6363c736596b
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

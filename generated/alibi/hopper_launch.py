@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  340ec90e519e14f0
-#   text hash     762ed8a4a4e5af32
+#   content hash  38d9bcf53a15ea8c
+#   text hash     970a9d4ebf218eb3
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ae628aedf0c98af7
-#   text hash     1845aa265238b2b3
+#   content hash  f4b8475fd38d9d3b
+#   text hash     85e952fa82611b42
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1c9a73e4fa474488
-#   text hash     93090ac74fdf4cbb
+#   content hash  e36adbfd0bad9ebc
+#   text hash     7045ff66af3378a2
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  50b7ecb9033d6ad3
-#   text hash     a66da744a8224f5a
+#   content hash  1bb559b63d2b11aa
+#   text hash     c44763770a5bc367
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

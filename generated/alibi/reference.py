@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b0e0adf151e3fdd6
-#   text hash     326f37396bfbd083
+#   content hash  2bba571f469aa3c1
+#   text hash     ed0d9be3fd6db1dd
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  376de5abd4e6deb0
-#   text hash     f04e212a9d7548f3
+#   content hash  c8a3022c9820d91e
+#   text hash     9f5bc71695893faa
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4f78f7450fe4c845
-#   text hash     01add6f30d11876e
+#   content hash  374e69ba32a05319
+#   text hash     c57e4b758c15a9f5
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  d187fbf49afac122
-#   text hash     8ba64227b34bc9fc
+#   content hash  542e6d39e8e1fdf4
+#   text hash     16978814e246ce8c
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  d95ff589a04cef4b
-#   text hash     e0df17764fd314de
+#   content hash  2155f758319770ce
+#   text hash     fa6357036c87bd03
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  52d2bdc98b47e9d5
-#   text hash     9a36bda7dd3ae35c
+#   content hash  0d1926e632ab2703
+#   text hash     d3470ce79b57d7b2
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  12810c9a799d5e6a
-#   text hash     420d52d42d3c93b7
+#   content hash  924e436c9fc62d33
+#   text hash     80074c4de77b02b5
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

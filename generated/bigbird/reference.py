@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  8ad419626ce4a783
-#   text hash     64d4cd41d98c387d
+#   content hash  b649e51a16a044d3
+#   text hash     8baa1443c3a47693
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e94bd6f61ca83b25
-#   text hash     143f1dd0900d3f5c
+#   content hash  447fce5dfbd0ab48
+#   text hash     081ce71deb46340f
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  2f40b451169e23ed
-#   text hash     43132722482285ce
+#   content hash  0d0d94a9c9479581
+#   text hash     2d872744685ac006
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  fe75f4464d3372c7
-#   text hash     ea4da89637aedc05
+#   content hash  4c4f2f3bdcdbacb7
+#   text hash     bc5828f43ed3879e
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7d5575ed7f94b9a4
-#   text hash     f893be284d096eb7
+#   content hash  05c78739cf297006
+#   text hash     77c206bba0bda608
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  79b3c6f7e7a29225
-#   text hash     787ea8bbb9d348e1
+#   content hash  3caca8259f35638d
+#   text hash     a1f83c066a9b8068
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

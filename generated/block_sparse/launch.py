@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8f803111ca7b99c7
-#   text hash     99ab68dd0c44984b
+#   content hash  bfbef75851a69b30
+#   text hash     385f48e754ebd358
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a522fdbe23617371
-#   text hash     33106e8d300989cf
+#   content hash  e62f9ad27a85a735
+#   text hash     56106930ab9d2932
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  65d021a8684f5593
-#   text hash     a2fc4a0fc1f44bb8
+#   content hash  1bfe9ba366551f52
+#   text hash     b6ce33a75357c739
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

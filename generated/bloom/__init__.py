@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4f72305d423d9b59
-#   text hash     8fb42d8ba47866da
+#   content hash  251a481edbdafdae
+#   text hash     b0ebef940bb32596
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b7249e6c0e8142b3
-#   text hash     defce4457381730c
+#   content hash  dafaed8b5a72d13b
+#   text hash     df66118a8cca7ab3
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ae7bb861d5655cd6
-#   text hash     f1e7289183a6cd1c
+#   content hash  0b3e04c0a5040606
+#   text hash     8dc6f1dfbdf13cb1
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  70bc4b427de7ea03
-#   text hash     a324ca48020a3445
+#   content hash  8c25cd985e625204
+#   text hash     603b68999a04f663
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ced348f577d0758e
-#   text hash     64394ce0d46cbd38
+#   content hash  3c89a93c2201f9aa
+#   text hash     8ac0c5d60d1943f4
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  017cea55adf9fa84
-#   text hash     d798c3a5e266134f
+#   content hash  00268976f75a104f
+#   text hash     fa23a209e195b6f9
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

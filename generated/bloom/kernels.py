@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  33700aa05dc3357e
-#   text hash     e84db60e448df6b3
+#   content hash  ef7bc6c4b50d8668
+#   text hash     e855c5b3aee033ba
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

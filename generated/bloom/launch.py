@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e57a85d255575b85
-#   text hash     3c2f3da1868c2f46
+#   content hash  0ae46713cf793194
+#   text hash     a8623e6ad7ca9abb
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

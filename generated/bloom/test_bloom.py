@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e646190d17dfec3e
-#   text hash     e0855956194a3b99
+#   content hash  3919938a041c6b7e
+#   text hash     72abb63de4e361e9
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

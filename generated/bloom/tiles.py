@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  645338f8c59c5558
-#   text hash     302d00bce66a6647
+#   content hash  f8da7b08283ff87f
+#   text hash     9d4204a659b2fae6
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

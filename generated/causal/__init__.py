@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  50eca8d988ed02c8
-#   text hash     a87b98bec4356be5
+#   content hash  94f468014e389624
+#   text hash     e6de2f0b252341aa
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5ce02351b9cfd202
-#   text hash     8fab44044d44b3d7
+#   content hash  a99d3126b2fdd50e
+#   text hash     2bdc2463021996c4
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  968e1e3eb4c6fd84
-#   text hash     8d1eb98dad265704
+#   content hash  30fdafccfc03c656
+#   text hash     f9c405854fa28ca3
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

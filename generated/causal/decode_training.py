@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  261a5b23fcf8445f
-#   text hash     cba0500dfdb9425d
+#   content hash  4dfe4bad7ecb042e
+#   text hash     e71b59f55eca7d35
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  bd5bc4cad1b7f865
-#   text hash     d2994e3e9f21e131
+#   content hash  e14bcc64461b7848
+#   text hash     4839ad82506af160
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  927cbb683638cf0a
-#   text hash     9e3e638680140a28
+#   content hash  19dd550f5d98edf4
+#   text hash     07d30f4d5a85af1e
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

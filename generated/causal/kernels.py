@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7819f352b2159169
-#   text hash     5cdaa3d77708305c
+#   content hash  9d7b45f5fae65da0
+#   text hash     aa9b2cb395e82eb2
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

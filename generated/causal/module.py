@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  926f315763136b7e
-#   text hash     5f03948d807883e2
+#   content hash  254faeb5ef487733
+#   text hash     9dca0c538ce99385
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

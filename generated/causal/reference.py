@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ce07939d40b2f1ba
-#   text hash     1ebb89b56bb37c10
+#   content hash  a509723b6a2453fd
+#   text hash     995bc2cc0284595a
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  865a316f559a151a
-#   text hash     78f1ae275b8f59ca
+#   content hash  4ba16266dba52b07
+#   text hash     6b4d465a095d122c
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b142278629a75b6d
-#   text hash     5401e8d6e1bf5764
+#   content hash  d1e389f473478498
+#   text hash     0b52b9ea1f815578
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

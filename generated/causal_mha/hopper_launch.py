@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  56889a6d6fb4dca6
-#   text hash     fd33715ae5b4971e
+#   content hash  a7284abcd4994343
+#   text hash     39527d01967a2005
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

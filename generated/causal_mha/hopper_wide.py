@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3dcee261e3477cea
-#   text hash     b761a54caf4b536b
+#   content hash  b7e4817d713b7f4c
+#   text hash     a7a870ffb769adaf
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

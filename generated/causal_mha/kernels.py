@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b4eabdcd9d33a1a6
-#   text hash     9baa34a0aabef88a
+#   content hash  0f26cbc7b0b19f7c
+#   text hash     d0536c83ca75f94d
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4d0db081fa6169d9
-#   text hash     d0d251f123e20a12
+#   content hash  d65e96be159088de
+#   text hash     7782bfd5db38e7c9
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

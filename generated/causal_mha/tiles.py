@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  124883bdea52e271
-#   text hash     b0a8ebf48157b7a5
+#   content hash  0cda0f4891f772fd
+#   text hash     7c6d3cc06513f347
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  26ab5f4bd0dcf795
-#   text hash     3914aa8158281915
+#   content hash  11119f84da9a5864
+#   text hash     d47e0d79f3cee3ad
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

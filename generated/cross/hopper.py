@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4843907f9b3d4b54
-#   text hash     b1cd9630d6bfa575
+#   content hash  929c216b60eeb00d
+#   text hash     15450b04edec92b7
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1f5e191541ff9273
-#   text hash     6e9de4bf188f9595
+#   content hash  af67066e82c67d21
+#   text hash     9b98298cd69c9a00
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1635fafb4214f6d8
-#   text hash     1c0ce8fb12c14eb3
+#   content hash  f5879c5ec781c398
+#   text hash     e8c158311ac2f067
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f561579d02938b7a
-#   text hash     08eb05f3f765d680
+#   content hash  d8cf20c459c51bd0
+#   text hash     ccdf1da689d57c8b
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c0e00d0d42da331c
-#   text hash     370f5dc8e60fce71
+#   content hash  671ab0892ffd8002
+#   text hash     fb06dfde41724554
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

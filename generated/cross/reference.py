@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  01c4149b66d57f66
-#   text hash     73eec68852a5c20d
+#   content hash  98f765a9b5d343cb
+#   text hash     d875fc344151d0af
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

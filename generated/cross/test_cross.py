@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8ae68db972c0ad98
-#   text hash     a31539d89fa35e9d
+#   content hash  b32e151fe2d01a95
+#   text hash     fcca62893635d4fd
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8f73ff0f6db1276d
-#   text hash     653d8663b5390589
+#   content hash  7a74b77316f819a3
+#   text hash     77dcd8817477ec0b
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

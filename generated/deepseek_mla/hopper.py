@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c3f1279d868a6fad
-#   text hash     fb6ee8f9a30e4fd9
+#   content hash  a465e034a0b598f5
+#   text hash     80acefaa860f51b2
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  94124b3c53b116b5
-#   text hash     19ed994a7264024a
+#   content hash  0ecfae882deff5de
+#   text hash     26c3fb7d4fd088d9
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

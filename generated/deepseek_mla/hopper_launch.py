@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1de752b916310d5e
-#   text hash     14b187eed22a023c
+#   content hash  0930e34bec654f7c
+#   text hash     cfd04ffa0dd33737
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a24ee8e57525be53
-#   text hash     3856beec0f95408d
+#   content hash  ec4220c1626c1161
+#   text hash     d95dcfd36092c5d4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

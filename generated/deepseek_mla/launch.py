@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  94dcf2a0f5583633
-#   text hash     90589681d993d1ec
+#   content hash  a9bbb32d6c70bfcc
+#   text hash     c0137174823722a1
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

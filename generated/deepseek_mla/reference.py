@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  7b590c5e33d7ac47
-#   text hash     9d911c6d442e3a3f
+#   content hash  6df9e6a6e585fe02
+#   text hash     103d48e66b00a39c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

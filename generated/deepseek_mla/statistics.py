@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1ecf40060bc94638
-#   text hash     500739f9de4f1932
+#   content hash  9b8386a72be0c6f0
+#   text hash     8a6e703eb23cfa2e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  fb05cb2b8f2a0c1f
-#   text hash     6a2bc2262c27a60e
+#   content hash  300a9d55f15bff3d
+#   text hash     fb187d5a7ac3d57d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b02ec71ac8f87e7d
-#   text hash     328e1b9a1c5874c8
+#   content hash  caca95c4813e353d
+#   text hash     f1dd1f5129faa474
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  7092cb26bc2893ae
-#   text hash     4993a7067ec18a40
+#   content hash  c3a62f40da806dfd
+#   text hash     4dfa07692c669fc1
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  4ee40a8390ce6315
-#   text hash     0fd86c41169a55b3
+#   content hash  138c7af93fa4e987
+#   text hash     9b476f13a9d1e3bd
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

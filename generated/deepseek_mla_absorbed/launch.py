@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  4907265b4f9f5f08
-#   text hash     5a09c219c2aa5b2e
+#   content hash  3181fb6065effa5b
+#   text hash     90a52321f0b40400
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

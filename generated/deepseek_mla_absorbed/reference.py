@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  027dd3ec4b4e65ac
-#   text hash     5c8d1033188bd7a4
+#   content hash  517bd6ef13b02a99
+#   text hash     ca137984dff00b54
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  7112333052c7d4f4
-#   text hash     e01f4b88a5fff9a0
+#   content hash  a64f7faf4bf3a6e3
+#   text hash     70367588e5a7a033
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

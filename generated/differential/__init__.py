@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a5243a3afd7295b6
-#   text hash     eca5e675706344c3
+#   content hash  1aa75d8ee75e7bdc
+#   text hash     ec5efa95fc292404
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

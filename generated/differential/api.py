@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  49301cd0727aa6d6
-#   text hash     e7cd10a95b1f8470
+#   content hash  389f3384f757988a
+#   text hash     19be419fada1d3a2
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

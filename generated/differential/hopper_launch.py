@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bf0e89d5382977a7
-#   text hash     824dda9f3c441c03
+#   content hash  668e1c2e47af3470
+#   text hash     7f1965dc5985ee62
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

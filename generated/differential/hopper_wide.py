@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  819e332fa921d237
-#   text hash     97bee55f25bf47cd
+#   content hash  0c2be95bd0702b54
+#   text hash     43553c0c9eb38f51
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  210800efec359a36
-#   text hash     4c003f67a27b0fd8
+#   content hash  de728cbc0b74869b
+#   text hash     d1e9a7e318a93525
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

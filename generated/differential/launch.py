@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  8dbb4553e9417d00
-#   text hash     96bf2f60b08ae84a
+#   content hash  67a5d88f295587fc
+#   text hash     7aeff4e9323d0e40
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

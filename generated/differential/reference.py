@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6f0ea625fc754cfc
-#   text hash     f42ea86d7a72ef11
+#   content hash  36cf767c768021de
+#   text hash     846eaaad5067e222
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

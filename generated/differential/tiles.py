@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  8f9b42e122118c81
-#   text hash     b6e465d30fc31e3a
+#   content hash  d1e51ffaef501fc7
+#   text hash     12a1ea69ccce1311
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  46e555410fa513c7
-#   text hash     2fd1d148b8234857
+#   content hash  1254f67afd49a34d
+#   text hash     ce2bb199591f598f
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

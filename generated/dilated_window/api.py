@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  87d88b763ce28cb7
-#   text hash     5beb3e67733d52c9
+#   content hash  155d75de2b333aaf
+#   text hash     4f194e02a00b9dd4
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

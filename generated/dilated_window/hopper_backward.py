@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  733d267240882201
-#   text hash     c897a3bab2b95e1d
+#   content hash  4faaee6384313134
+#   text hash     b1e0f70a4c986ca1
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

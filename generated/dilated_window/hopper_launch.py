@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9c712c62b738060a
-#   text hash     6230aa8e4218e3be
+#   content hash  7cb9bdec3434e162
+#   text hash     26cf07d109f8af8c
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

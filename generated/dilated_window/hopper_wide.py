@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e1980fefa08e40b5
-#   text hash     fca0ff9ba168391f
+#   content hash  142c7aaabd174609
+#   text hash     58239839775b6530
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

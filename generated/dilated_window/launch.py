@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  600641d51c830f67
-#   text hash     285dcff6ca7997b9
+#   content hash  f589d8873b1d16d9
+#   text hash     763a52c80b4a0153
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ff19c84d9fecf562
-#   text hash     8b8efdcb8b72c05e
+#   content hash  976fcb678dedbb94
+#   text hash     e1300eac835da8d8
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  7cb175f14ff45aa6
-#   text hash     8554edea9e8de172
+#   content hash  f4fc7da3c9186d84
+#   text hash     75062c1d8b4a5c69
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

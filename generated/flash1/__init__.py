@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  4b213238847dbf9d
-#   text hash     dbf03aa40a1a5b93
+#   content hash  3bda2c58a8afb9f7
+#   text hash     11183a2766438985
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

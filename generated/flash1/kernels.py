@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  14e0fe67e0365aef
-#   text hash     88ee787dac11adec
+#   content hash  b443d97ecb151d2f
+#   text hash     38a031be29050257
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  7262ff58f07a28f1
-#   text hash     27a32d8807b46f26
+#   content hash  dd4b0338216467b3
+#   text hash     0a73762bc874747d
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  3f95c9c99d2f58c4
-#   text hash     44f4423efb9bcbd8
+#   content hash  f963fb4dac180a60
+#   text hash     112cd107084ea8b8
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

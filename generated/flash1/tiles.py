@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  34ccf1f8e21acbd1
-#   text hash     b30c2241d7d89c09
+#   content hash  ec69d30d4f1bc106
+#   text hash     1bc9a4185176e03f
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

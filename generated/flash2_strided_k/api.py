@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  a4d37dc105372f2c
-#   text hash     262c7215c5042be9
+#   content hash  5c2bb05e83f42f84
+#   text hash     e0dd86c412e801f7
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

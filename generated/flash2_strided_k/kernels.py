@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  2abf3a9d00e36672
-#   text hash     9f8c7ad9b297da78
+#   content hash  dba6534eccd2d1db
+#   text hash     b9ecbc09da941f3f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

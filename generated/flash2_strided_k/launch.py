@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  433eacd0d8ffa999
-#   text hash     95a935a0afcabb68
+#   content hash  e6d05ee4e4367b22
+#   text hash     41ef409c41b5631b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

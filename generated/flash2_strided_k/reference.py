@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  cb45e527448e7303
-#   text hash     838d96f9d8df5a72
+#   content hash  b963eaf922f8ad51
+#   text hash     4b4b69aca5c5573e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

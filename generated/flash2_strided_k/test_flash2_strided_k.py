@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  5e6f0c5ae43b4a57
-#   text hash     fe19d4788ad25aff
+#   content hash  743b887e2b5768f9
+#   text hash     cd69478a9c0aad1e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

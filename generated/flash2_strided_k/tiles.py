@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  00305a2494db3c04
-#   text hash     c1ca21bf3edc0322
+#   content hash  a1192aea716c72cf
+#   text hash     7c2cd9b276eb1234
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  99c27cf5c65f1bdb
-#   text hash     1e184f36ef604e1c
+#   content hash  f17592c7b3a702fd
+#   text hash     83e45c9dd563e727
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

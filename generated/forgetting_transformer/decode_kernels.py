@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  c8d0da5cfea13ed2
-#   text hash     73b0ea3da7ea4391
+#   content hash  117eb17134f8a380
+#   text hash     3d2e436fa59ff9ca
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

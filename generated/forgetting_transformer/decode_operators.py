@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  cb24b7286c44bc80
-#   text hash     6eee7aab4941ee00
+#   content hash  1cd294a5e7b5167f
+#   text hash     79a972d4d2eb194a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6f451f86e3a654c4
-#   text hash     f1dad1e91c624bb3
+#   content hash  6710fc96ca311e91
+#   text hash     99579243dfe6dc67
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3b8e41430282026e
-#   text hash     9325480ce662b02b
+#   content hash  6e1e7cf24638fb3a
+#   text hash     694d3c9c012fd001
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f1eab112bdece889
-#   text hash     4d88147fbe71eb22
+#   content hash  bc6eab06fd8ec32f
+#   text hash     d05493c530316402
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

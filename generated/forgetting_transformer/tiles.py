@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  53a30fe4d60c6db7
-#   text hash     8683d76f3eaae3c7
+#   content hash  f548e4f8ae18cdff
+#   text hash     cc06b5bfddc63b91
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

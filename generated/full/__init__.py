@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  53cb06ab1c0e2fb5
-#   text hash     2feef1345d8a4b70
+#   content hash  70d0023b82a986c9
+#   text hash     c5def06b7ec72297
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

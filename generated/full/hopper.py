@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a9544b1e66e89357
-#   text hash     02129e7e2b36f2f0
+#   content hash  e8947d5e11eeac13
+#   text hash     a5d139454350df5e
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b110a5b3accc3d80
-#   text hash     7e0340eac914a371
+#   content hash  a95ae6a249286f0b
+#   text hash     b718f1cd2a4b847d
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

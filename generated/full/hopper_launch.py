@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  36123fcf246dc8b3
-#   text hash     3e48dbda4e2f885b
+#   content hash  ba95591899ed8f41
+#   text hash     318176f1195a92f9
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

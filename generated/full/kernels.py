@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  57f1fe8dc63d12d2
-#   text hash     b4c90f2d626c419c
+#   content hash  55b02ee525862c37
+#   text hash     439cb37ec1cd931f
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

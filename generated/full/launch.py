@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  97e8fce2dcc33794
-#   text hash     4174af612c96a7a8
+#   content hash  8756126e0b559b9e
+#   text hash     33b6d71c81286878
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ef1a86dbda1b9f63
-#   text hash     0d753404bbc420cb
+#   content hash  fb1ad65dfaf84171
+#   text hash     c0f3b635f079363a
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

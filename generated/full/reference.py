@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c3a27ee3b01c4e3f
-#   text hash     c29d67007d420e6a
+#   content hash  bdce697dc3e8ee07
+#   text hash     00ab844a3f4f8acf
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

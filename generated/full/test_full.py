@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b28de4cff1ebeae2
-#   text hash     d364782f023fdc00
+#   content hash  4f740ca45dc646fa
+#   text hash     026f29f89e87a7e4
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5f004b2ba2ce4d0f
-#   text hash     7e951317fdc51600
+#   content hash  32f130b5360db878
+#   text hash     b3f64def7627da2b
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  84d8378428ebecbd
-#   text hash     5af5cb6452fe7e06
+#   content hash  61bdb8bc66cbe7f9
+#   text hash     2b348c66d22e13bf
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3e9014473705eceb
-#   text hash     0f616ed1892a5e08
+#   content hash  98747f529a28a107
+#   text hash     b22556002c25f6cd
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

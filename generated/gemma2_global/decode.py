@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  46619fbce29447db
-#   text hash     438c2cf87b2049bc
+#   content hash  a8ee20fd0915474f
+#   text hash     d8a4d7e61973b82c
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

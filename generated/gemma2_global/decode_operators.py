@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  94694fe4f91a30f9
-#   text hash     6ab072d4827601d6
+#   content hash  c14de96b0cb8e7c4
+#   text hash     261a051809273c32
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

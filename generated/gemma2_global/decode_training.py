@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  588bbc072fe6aac3
-#   text hash     c25ac40cb9c0838e
+#   content hash  dbe9e25cab4a5413
+#   text hash     89019b357d58bd03
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  13f27739d50afb9e
-#   text hash     69687c24d5bec563
+#   content hash  350a7c675a9cab7b
+#   text hash     bc27c0ec7257cfea
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

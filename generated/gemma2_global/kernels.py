@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  47905b145d6c2a2c
-#   text hash     7f82157b706d87a2
+#   content hash  ffa2a55e7e65ca02
+#   text hash     e28d1df75c6b1a32
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6f142742eb96550c
-#   text hash     6a8237db98fee12b
+#   content hash  44f4127b0821634b
+#   text hash     6041e99eea7023a7
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

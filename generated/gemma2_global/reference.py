@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  468aa582a02fb2e3
-#   text hash     9df55fcf1667b0bf
+#   content hash  60641bd364df9001
+#   text hash     9de0026df79797c6
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

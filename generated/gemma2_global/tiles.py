@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  23093fb4c03fabb2
-#   text hash     d527c676256e2a6a
+#   content hash  c46eb16a0a384521
+#   text hash     62f2a0718922a5e6
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  1f2ca759163e364c
-#   text hash     e642bf72214980c2
+#   content hash  c71007d16465b546
+#   text hash     5b4830c25143e18e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  6c47482b274dcf42
-#   text hash     76553c7cdccd8338
+#   content hash  edfcdcd4e5e9e5e3
+#   text hash     4e769b66e21b1a37
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  454c98be91ef8bff
-#   text hash     ef06d30a2caf67c8
+#   content hash  74ea99e2691a0fbd
+#   text hash     febba4f5756f15db
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

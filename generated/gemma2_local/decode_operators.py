@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  936fa0f3d0afe270
-#   text hash     4fcce1585827a6a8
+#   content hash  9dd10baaa00e550e
+#   text hash     474021ddf647bc13
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

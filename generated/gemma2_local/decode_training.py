@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9409fb6c4647a093
-#   text hash     16bd05e943f5ffd7
+#   content hash  ab77fc9818ca30e1
+#   text hash     36cc6816a5472073
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7032f899d123f7b3
-#   text hash     1054dadfeb37247e
+#   content hash  7a76c831d5c03b89
+#   text hash     4a4be40ebcadab04
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  effa98aeb7043f6a
-#   text hash     f1090048f99e2454
+#   content hash  dd518baeedfa71d8
+#   text hash     7ee4665cbfecede9
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

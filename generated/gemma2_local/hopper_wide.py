@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9320e8bb5a73f262
-#   text hash     76f4fe4dc3b5a643
+#   content hash  1cb4d72d8c79bd04
+#   text hash     4eef7a965b3c9177
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9f9efd23aed4fd5e
-#   text hash     f96d4c1fb816efcf
+#   content hash  a7287d109d533019
+#   text hash     7c18c7e29aab5ca1
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  86f3681894d8f881
-#   text hash     14f2d53b65225466
+#   content hash  60aa6035f0befc2c
+#   text hash     bc939a036d7f99e8
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

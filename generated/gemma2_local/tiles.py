@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ba8c9be6a5a1260f
-#   text hash     8636af08e0821cbc
+#   content hash  f055ccb6a6fd8976
+#   text hash     fbc44d7b1851a547
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

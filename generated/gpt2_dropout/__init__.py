@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  dc56d36aca64465e
-#   text hash     7d8c625fa6112669
+#   content hash  9607d7f62c7900b1
+#   text hash     d60b9d2992ea8c4a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

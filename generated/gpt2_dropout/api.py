@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  17115c05d0e31ccd
-#   text hash     100a0e6a6dbeb83e
+#   content hash  7b10e184b14b8a9c
+#   text hash     8a107a89393c5e3f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

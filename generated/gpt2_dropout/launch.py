@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  71dbcad5902a78b8
-#   text hash     4a6ac17fa9a9dc3e
+#   content hash  37918a1da7d11b2e
+#   text hash     33f4e04cee94a351
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

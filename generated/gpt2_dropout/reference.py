@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c79ab6f4670d496a
-#   text hash     a45e9780e3fcd266
+#   content hash  bf0cd27207ee1a94
+#   text hash     2b83042448c189c0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

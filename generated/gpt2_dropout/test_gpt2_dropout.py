@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e2d3bc148ad78dd6
-#   text hash     dd17ace7163591a2
+#   content hash  2f1ba798f03c4ddc
+#   text hash     3f99997eca514e80
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a6195b757c90c5cf
-#   text hash     ae6989fa6740b2c8
+#   content hash  40f2ed674b11c55e
+#   text hash     95d80177a3fefe00
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3ea28a22c0a743ce
-#   text hash     bf595bcea1b97ae3
+#   content hash  4ed7b50b5d98c060
+#   text hash     79db651e23f4d9c5
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  63f536be2c6e3a41
-#   text hash     037c2f152b090e53
+#   content hash  e37c52802a5f7eb7
+#   text hash     cf9252d033804545
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  05aa9d7b88374dcb
-#   text hash     1d92443556a1f9f4
+#   content hash  8eded371d42626e3
+#   text hash     19fe49d784754dcf
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

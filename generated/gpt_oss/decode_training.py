@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  908ef24a80ffae67
-#   text hash     c61fdef141e2a169
+#   content hash  0a9e5c5bedd82a13
+#   text hash     82d177748df37124
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

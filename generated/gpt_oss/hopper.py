@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  619eb2fbafa01e1b
-#   text hash     0e80278f043e05d8
+#   content hash  e6278dec85f662ec
+#   text hash     eebb6fee96c60b5c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ff024e52f459bb6f
-#   text hash     2f04d215b0186201
+#   content hash  c9833ef58e07468a
+#   text hash     a4c1611782b89ef8
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  044c6d43560f52e1
-#   text hash     5867ba98e08361f7
+#   content hash  8c00e58995176324
+#   text hash     f4cf7141d29f95ab
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ded6508143006678
-#   text hash     68dd7609b6a2a545
+#   content hash  5649db953a4c9dad
+#   text hash     5f3b3960b27e9a13
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

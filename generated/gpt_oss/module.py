@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  01942782c0a6d3ac
-#   text hash     2d1f6e05d5f77dea
+#   content hash  9d55b0b87a9334cd
+#   text hash     aa72f694918fefcb
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

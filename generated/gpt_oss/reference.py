@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  db040d77b6e3c887
-#   text hash     e9a5a3a5afe1271d
+#   content hash  ee18b2a256699d33
+#   text hash     59bbc4367e2d171f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

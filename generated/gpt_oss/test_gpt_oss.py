@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  438f1243ab0f81f8
-#   text hash     08573fd5b5811a18
+#   content hash  b677c7860b94884c
+#   text hash     1a229bda83aa30e0
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9254f1e85c4611b4
-#   text hash     3d4f7da193b02e66
+#   content hash  aa84cc3c2bd4a9a2
+#   text hash     23cdc69cef87e2ce
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ec930876a73f34ef
-#   text hash     a9ac110910cee760
+#   content hash  6da116fee3abea25
+#   text hash     3fb76f6445762aad
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

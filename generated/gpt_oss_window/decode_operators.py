@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c7ceb168350b2449
-#   text hash     c9179411932e013e
+#   content hash  ba52a8e1fabfa68a
+#   text hash     ca4041e55a31590b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

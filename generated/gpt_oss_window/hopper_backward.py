@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  1ac84f60b83e9ab3
-#   text hash     7d3ec7e3883fa703
+#   content hash  697f8b3115478765
+#   text hash     30b6841a939d92d9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6e4c989c6c9f51a0
-#   text hash     4ed2f485c74303df
+#   content hash  8d60f43ee6742165
+#   text hash     f17c72abf4b4063f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

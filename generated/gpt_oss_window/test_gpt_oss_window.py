@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e97893c1a5bf809f
-#   text hash     6240898d96233f32
+#   content hash  8441a290a49a1c45
+#   text hash     8f58b95c5daf3d3a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  31da1f30259b16a7
-#   text hash     bfd791cdf93c15f7
+#   content hash  20e73151029d443f
+#   text hash     23f9bc391ebc676c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

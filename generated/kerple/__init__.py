@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  77c7c414aa1a2ecb
-#   text hash     4077d8903d34d9c7
+#   content hash  a1e013a45a2cc744
+#   text hash     8a1dc281bd583dc3
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  40ba35f5519e41b6
-#   text hash     0ad9a3ec17ecc54e
+#   content hash  9377ae3b53102584
+#   text hash     b96c8eb3ae7d8030
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  65dbe4c8affc5c78
-#   text hash     82bdaa77dd31cac6
+#   content hash  14903ae575bda2a7
+#   text hash     91cffebad7818253
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  52835a89bd9c525e
-#   text hash     a4634d1fdbd16a52
+#   content hash  5654e2e1df3d3b3a
+#   text hash     6090a870536edcd3
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

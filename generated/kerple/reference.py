@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8980688c120b5c73
-#   text hash     fdfcf4b9b93993b9
+#   content hash  2150f5d8390d31fe
+#   text hash     9847fd6d878796f6
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

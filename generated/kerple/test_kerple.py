@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a6e655f908aa130e
-#   text hash     680065d4b468010a
+#   content hash  a8d7e747268a7365
+#   text hash     a2208b4cb18d6e28
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  18784f3489d09501
-#   text hash     0ed8885650458ad2
+#   content hash  08e864af26b50cad
+#   text hash     02019a9aab961e85
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

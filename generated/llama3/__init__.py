@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fd5e7dea27090919
-#   text hash     c3fc86830adbd5ac
+#   content hash  0b556c469a37ba4b
+#   text hash     f4fabeba72c8322f
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

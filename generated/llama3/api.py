@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2f635501d7ab2078
-#   text hash     a24ae383dd4c7435
+#   content hash  6ff1b326df1af941
+#   text hash     6398b52863e05d6c
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a90896f10836ccd1
-#   text hash     0cc677000ae5cdf6
+#   content hash  3f828f03c7ff8ed1
+#   text hash     dcc1958e17e6875d
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e80afb0615e32a9d
-#   text hash     59b0193cdee09ea9
+#   content hash  7069b5111f8ecda6
+#   text hash     1a038f6cd14f3971
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

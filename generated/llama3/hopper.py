@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3a7977ef20b42e1a
-#   text hash     fd4f2826e298de3e
+#   content hash  f8d8bce7666b1ccc
+#   text hash     8258f0c93cd3c92e
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7686dff504257e09
-#   text hash     00a5bfb3232376c9
+#   content hash  0bfffbc2167fa241
+#   text hash     ee1ce0fc1ae920b6
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

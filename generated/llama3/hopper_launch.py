@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b1c8b399071ae3b7
-#   text hash     9c304b51c198696b
+#   content hash  d2125ebcbfa8c73c
+#   text hash     8c2891a92b5cd005
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

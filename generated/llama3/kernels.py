@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  458ee1d006a0e8af
-#   text hash     27bde25d2671e7f0
+#   content hash  41f9b8e1fe3a405f
+#   text hash     fe177285d0c70e9b
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e2d3323854aaf6b3
-#   text hash     4dc5721da237bd46
+#   content hash  b3bd93cc3785df3a
+#   text hash     b2179f5ca368c124
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

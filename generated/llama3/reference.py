@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a98186f8358f8627
-#   text hash     92482f3ddd3d59b0
+#   content hash  aa1ea0c0eaffc7dc
+#   text hash     43802546431de2c5
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

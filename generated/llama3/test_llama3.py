@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e6e7e233796fa1e6
-#   text hash     bf1a6dbd8214c6c5
+#   content hash  9dcad60a841f113f
+#   text hash     3ff2cd4f5235037a
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

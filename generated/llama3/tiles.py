@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9fe5f32c80596dc1
-#   text hash     71e3923666de5294
+#   content hash  103cad4ce4fbb28e
+#   text hash     fcd53225b2265cfa
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0baab49d9f8dbbf2
-#   text hash     ec99df478e81c5d2
+#   content hash  2723221c55c427ed
+#   text hash     c20a8a8e1f88d8f4
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c0e2a69d5580ece3
-#   text hash     cb9e283bac0e0de4
+#   content hash  d9704e00fec4f2ed
+#   text hash     47218a08da81b216
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

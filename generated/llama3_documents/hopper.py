@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5ad87d1dbe19d10f
-#   text hash     2eef94019f049357
+#   content hash  036548546a1f3b28
+#   text hash     f1ba5f56e0a001f5
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

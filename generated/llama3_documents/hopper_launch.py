@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f11cbc8bdef3ca57
-#   text hash     d5c87e2ec0c783ac
+#   content hash  758b94a2abb1c0e0
+#   text hash     d998bed2ef7e3ccc
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

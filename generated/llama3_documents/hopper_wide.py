@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c84fb419e3a68477
-#   text hash     b2ba803a75c06dc3
+#   content hash  920d556f4b924738
+#   text hash     aeeb41b63869e4bf
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

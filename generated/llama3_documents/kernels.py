@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  afba721c2855429c
-#   text hash     b0189b805cdb0f0c
+#   content hash  6aa93ad4a3627ba7
+#   text hash     1101dbbb6fa268f5
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c0c22f9761e3512b
-#   text hash     058b5f58d52459d4
+#   content hash  27831f853ba4c4db
+#   text hash     2c1b9889d8dc9e0a
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

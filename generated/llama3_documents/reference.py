@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  bc9cf37b91a1d0cc
-#   text hash     130eef7912651d3d
+#   content hash  4620ed134641d960
+#   text hash     e767324ae371d231
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

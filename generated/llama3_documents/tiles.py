@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4e806670da4742aa
-#   text hash     8a6cfa8d3772edaa
+#   content hash  08f70e031dd6dc68
+#   text hash     270ac5664e41902f
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

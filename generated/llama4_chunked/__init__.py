@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ca1ac857fb3d97cd
-#   text hash     2f2d8779517c2e80
+#   content hash  550e27ff02565b26
+#   text hash     b1d284f9d6827992
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

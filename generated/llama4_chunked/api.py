@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  538dd3bf82f61cdf
-#   text hash     ef487993455b112f
+#   content hash  e2cc6b1aaaab5471
+#   text hash     2f060b0daecc57da
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

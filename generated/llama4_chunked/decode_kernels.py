@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  224044dacd799e1e
-#   text hash     d1426bdc813677cd
+#   content hash  ae19f57cdae491cb
+#   text hash     236c679474a296f7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8810ea374cd1e49f
-#   text hash     63ad112dfcc1f6e2
+#   content hash  47c6aa20f27245bb
+#   text hash     6e09d8081628b8ea
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e4fe62bd674e3705
-#   text hash     6eab55874241efdf
+#   content hash  772a8442f0713041
+#   text hash     04c6621f8ba372b3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

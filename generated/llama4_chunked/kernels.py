@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  236e925830e7449a
-#   text hash     bc8bfdb18a121a78
+#   content hash  753dca831d6fa04b
+#   text hash     b9b4db7b86a24b72
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b0a10079565ca871
-#   text hash     3f782241485f4105
+#   content hash  372d1388f5a5fd61
+#   text hash     e6680e7eed371530
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

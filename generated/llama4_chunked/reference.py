@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  961a183eda2ed22c
-#   text hash     124518cb69e48bd2
+#   content hash  266f5c0e531d0156
+#   text hash     8cf2529a51fd5ed3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1d5d19be3a0c13fc
-#   text hash     cd6acb5b9e54f0ea
+#   content hash  147b593e599552bd
+#   text hash     68fe35f068be377f
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

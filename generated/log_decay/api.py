@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b6fd9b9d732d2ea5
-#   text hash     1333c9624b4aaa95
+#   content hash  8b70905f4bddebc1
+#   text hash     74c254c43e0a1b21
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

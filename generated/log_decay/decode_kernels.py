@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  95242a9fffca8e2a
-#   text hash     e2b52e80c10407c8
+#   content hash  0c2458299a059653
+#   text hash     1447c2ed09855038
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

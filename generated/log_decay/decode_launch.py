@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0045f7a3c24a1c0e
-#   text hash     6beb38812ecc6e79
+#   content hash  87a02d3f97fc29cc
+#   text hash     844989044c09ca9c
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -11,10 +11,10 @@ import torch
 from . import runtime, decode_arguments  # runtime first: it says what a missing triton means
 from . import decode_kernels as kernels
 
-# up to a head size: keys of a tile; warps and stages, the same of programs in a crowd, how many of a multiprocessor make
-# one; and keys of a split. First for tiles of FEW rows and short splits, then for splits of 512 keys or more, which a call
-# asks for; the last for tiles of up to 64 rows. So bits of a row are a matter of nothing else, but for head sizes above 256
-# of the GPU: partial sums are by the first number of warps, whichever a program has
+# up to a head size: keys of a tile; warps and stages, the same of programs in a crowd, how many of a multiprocessor are
+# one; and keys of a split. First for tiles of FEW rows and short splits, then for splits of 512 keys or more, which a
+# call asks for; the last for tiles of up to 64 rows. So bits of a row are a matter of nothing else, but for head sizes
+# above 256 of the GPU: partial sums are by the first number of warps, whichever a program has
 SPLITS_16BIT = {
     64: ((128, ((4, 3), (2, 2), 3.5), 512), (32, ((2, 3), (2, 2), 7), 1024), (64, ((4, 3), (4, 3), 1), 1024)),
     128: ((64, ((4, 3), (2, 2), 3.5), 256), (32, ((2, 3), (1, 2), 3.5), 1024), (32, ((4, 3), (4, 3), 1), 1024)),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ac480d3d7aec8e62
-#   text hash     50c48befd8f9fcf1
+#   content hash  8c492261052fe74a
+#   text hash     9bbdb061acf45962
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

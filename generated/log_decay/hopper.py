@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7f4e6cb269770905
-#   text hash     5b1252d848c73c85
+#   content hash  9780ecad40114905
+#   text hash     2b79c8bbb021d3ef
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4364eb1fb0d42d14
-#   text hash     a0edfe1fbb073fb8
+#   content hash  9dfc827bb8d4c4a1
+#   text hash     260d1628bbe6b6a9
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

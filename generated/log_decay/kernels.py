@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c9d9b9564d143278
-#   text hash     4ea3b2469308a214
+#   content hash  e5530432c771c8eb
+#   text hash     2c52112613b2e9a0
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

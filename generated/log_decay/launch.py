@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8ab697dd04034713
-#   text hash     e887afe757aeddef
+#   content hash  7fffeb6887b55bfa
+#   text hash     1e5ed00eb56d1455
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8959ad88eb8b7d97
-#   text hash     e3d549aa6b721cf7
+#   content hash  445dc38be3f1532d
+#   text hash     64494bb98b216683
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9dee91efa8a6a4a8
-#   text hash     a88af1a0c1c9436f
+#   content hash  08ab2fe0c759f8b9
+#   text hash     8263e3b64928eddf
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

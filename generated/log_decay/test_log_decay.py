@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  31a4fddb59a6c5c7
-#   text hash     a5855eb0f5978fca
+#   content hash  632e1ed382e9f548
+#   text hash     c69c0dc0e3f620be
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  254eb543660096d4
-#   text hash     d36716fa4ce438a2
+#   content hash  12f93ad50dbe4ffc
+#   text hash     e18f27559b013948
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

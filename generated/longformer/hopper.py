@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  61640e29a00696df
-#   text hash     458140d48f31f785
+#   content hash  7d5ab3ed9b40e444
+#   text hash     92f0f24a06ae9882
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  55e2a3b40275d911
-#   text hash     3e8748c2e37cbd97
+#   content hash  4be102688df34fcb
+#   text hash     fdb530681734c861
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

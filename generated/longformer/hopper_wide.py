@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  74386dcbd657fc01
-#   text hash     e550512c4d83b7a4
+#   content hash  474161a7bce7edc1
+#   text hash     8b4740dd91d8d299
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ac8b608a204522e1
-#   text hash     9288f4081bfe71da
+#   content hash  8bed9bc153542fda
+#   text hash     6c7d714f6bb3237b
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

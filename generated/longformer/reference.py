@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  23e5500cad6d0997
-#   text hash     2433039921695675
+#   content hash  d5186d410244140c
+#   text hash     20702a6b2a7ad5f3
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  cced7bc05a6b938f
-#   text hash     861b680420af645d
+#   content hash  631969b6a3fbaa38
+#   text hash     fc03366b5fe7516d
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

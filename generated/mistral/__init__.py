@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  280a33d8cb9918d1
-#   text hash     46ab983caa4bb9d6
+#   content hash  f99e65581355e9e2
+#   text hash     fed82a0002c6879f
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

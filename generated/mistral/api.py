@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9c6ed0ef5985df47
-#   text hash     de76522154e8178a
+#   content hash  4a13b63c3027f980
+#   text hash     38fbcd3af08c0db4
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

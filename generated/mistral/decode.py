@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9589249b64b59d20
-#   text hash     fb777c197af2ee71
+#   content hash  b84b6d0c1a80c873
+#   text hash     0cbeed51b2d51cae
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

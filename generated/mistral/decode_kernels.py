@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2fe179f3b58169b8
-#   text hash     4c0e8bec4980746b
+#   content hash  6fe6f889b5c56d77
+#   text hash     adbca8668e3fe6c8
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d74b64f4624d9c48
-#   text hash     0d63f8264923e96d
+#   content hash  11c39d8b9fe06d36
+#   text hash     52d608e1c090e301
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

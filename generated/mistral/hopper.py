@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6960b8ae057c4de4
-#   text hash     61c625ca8c92e83f
+#   content hash  fcb05efbed5c45f7
+#   text hash     3f6f0852951e81f4
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3e59dd092d19c29c
-#   text hash     d2331f239f91aeae
+#   content hash  7726f77001e2dd76
+#   text hash     d2560e1999b907ad
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

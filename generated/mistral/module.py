@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  fa4d411fc93933da
-#   text hash     89f9f0eafa756c43
+#   content hash  54914ecf320ffadb
+#   text hash     01176c3474f80067
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bd6056b1a95db8fd
-#   text hash     b40778136dc10ad1
+#   content hash  4e57dfa6b74cb44a
+#   text hash     3e2f885d975995ad
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  02039afb3d995bd9
-#   text hash     32ec8d936dbdc214
+#   content hash  a8c038ae924300e8
+#   text hash     0bcb8f1e9e3dc3a4
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

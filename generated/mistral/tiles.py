@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  308a5ed2e4398034
-#   text hash     6e064b1a342abb4f
+#   content hash  4119081b6953bfca
+#   text hash     ef21a028450326a6
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

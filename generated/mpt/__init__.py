@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3f9b322b6f83225b
-#   text hash     a2cf38d1bd709988
+#   content hash  0d735767b486420c
+#   text hash     ee0e733d0b265e6a
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  20d064cbcd5831f4
-#   text hash     26845013891df220
+#   content hash  85df6c312b347faa
+#   text hash     d0d3f09f7e0db410
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  936a708ad861ab59
-#   text hash     aaac5089228b95c5
+#   content hash  ad856dbbedef01dd
+#   text hash     3f2bec3e92431d12
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

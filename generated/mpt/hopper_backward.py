@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7a68bcafe8b68754
-#   text hash     a5458b7e6940d4d6
+#   content hash  a8910e1dc65aac47
+#   text hash     eb079b79e3cebbab
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

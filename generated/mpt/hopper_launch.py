@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e8bbe8af57acff08
-#   text hash     ee5f48d37c345f14
+#   content hash  8c90ebf3f15261bd
+#   text hash     72a74ffcd6c68edd
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

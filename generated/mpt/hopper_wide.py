@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1e721f4fa499d235
-#   text hash     afc76d8d72d52682
+#   content hash  8fe17495aae360ca
+#   text hash     59a3e231234c9139
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7b2adc2803fbb2bc
-#   text hash     97057eb3e9bac785
+#   content hash  253cb8ae0ae077dc
+#   text hash     2982cbe3903377ff
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

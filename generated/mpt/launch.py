@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  08637c0642740b50
-#   text hash     c611fd6e007365f5
+#   content hash  06e2b2c286cdb193
+#   text hash     2fa07c714557dd61
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  16275f6076dd4186
-#   text hash     af6476485400e09c
+#   content hash  c325bb32c6c4d501
+#   text hash     a4cfcb6ffd1adbd3
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

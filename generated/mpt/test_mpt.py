@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  879873b39f370129
-#   text hash     d21dc97fc9d0c410
+#   content hash  600f82492c86f928
+#   text hash     34a443dc1310ea89
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  714ab0ad921cd928
-#   text hash     28d8325aac3ca77a
+#   content hash  8f3da15c98900e19
+#   text hash     d6327a6604bf3083
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  64127237ef47c85a
-#   text hash     3c7d61cf2910f044
+#   content hash  8047a623746b348f
+#   text hash     02e4ad22fcca6194
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  554c78ffd281430e
-#   text hash     51f4e3765f3e5f65
+#   content hash  1f19400fb43a1b64
+#   text hash     d948a327030e77a6
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  7b047cf24ba159e7
-#   text hash     9355046b7da89deb
+#   content hash  af830c40bbfc3cbc
+#   text hash     e663ba3457c1ab80
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

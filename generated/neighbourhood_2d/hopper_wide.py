@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1eb505e4ede72490
-#   text hash     1a5b70361391dae7
+#   content hash  b6edfe9f33b6f84d
+#   text hash     d60be83f15aa320e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

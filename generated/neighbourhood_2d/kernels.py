@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  5cdb775acdbdb4fa
-#   text hash     74ae32731d2c3f2e
+#   content hash  8e0436de45edc5b8
+#   text hash     2dd0bc07866b341b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

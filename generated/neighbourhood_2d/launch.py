@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  883d1a5bd493f9f4
-#   text hash     5c5a4a74c78684e3
+#   content hash  00bbf3f80e699062
+#   text hash     2d12272c5453ff3f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  81643cae5583291f
-#   text hash     43b158e2324b8893
+#   content hash  83bfd3beddc0dfaa
+#   text hash     12c48cfb237ead4a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  b2bb5b18d31559c9
-#   text hash     a65829f869c77695
+#   content hash  0efd5550518aa3ec
+#   text hash     2378859ee05bbd87
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

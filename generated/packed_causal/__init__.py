@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f5462332afd2e4d2
-#   text hash     faecbcae5961f6bd
+#   content hash  2be2094e320e5e2a
+#   text hash     6ff09d69e4fc584b
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5e292ac79cbe9d89
-#   text hash     b21df91c2629dd1a
+#   content hash  48fd86b78ce7e437
+#   text hash     c3a4d3b2acdae797
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

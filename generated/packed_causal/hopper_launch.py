@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e0f1918c98579418
-#   text hash     d529d2bb83231022
+#   content hash  5f2fef2a9ff9fb33
+#   text hash     1e77ed4772bbd033
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

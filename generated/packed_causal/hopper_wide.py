@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  378cab4549c1b241
-#   text hash     d5e3b8166d5475cb
+#   content hash  2b3eb54191d811d1
+#   text hash     0665283b3b44e028
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b744e84d3432956b
-#   text hash     cdb0354944616830
+#   content hash  ce60e38e73bd6739
+#   text hash     b488c82f9b161548
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c018ae09304efef2
-#   text hash     afb1560008dd6160
+#   content hash  a8ca2959c52db7bf
+#   text hash     037c2504b5234f3c
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b4e5a7502ea9fa18
-#   text hash     6482baf10fa27ebb
+#   content hash  2a3db7650f38a644
+#   text hash     061f9b91b5be8182
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  462128abb27b45a7
-#   text hash     4e625ad41f226fd3
+#   content hash  fdcc1f152b88b6a0
+#   text hash     97e95f96b8d2dfa8
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6d8224d55eb53e79
-#   text hash     81142a61f49b878e
+#   content hash  f1bee1f503ab7f8c
+#   text hash     e7993f02e2f8032a
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -167,7 +167,7 @@ def _rows(attention_mask, query, key, kwargs):
         return _cuts(attention_mask, query, key, kwargs)
     if cuts is None and _count_all(kwargs.get("position_ids"), query, key):
         # beside a cache, `mask` is told nothing of them
-        cuts, longest = _once(_cuts_of, kwargs["position_ids"], query.shape[0])
+        cuts, longest = _by_positions(_cuts_of, kwargs["position_ids"], query.shape[0])
     return _cuts(None, query, key, kwargs) if cuts is None else {"cu_seqlens": cuts, "max_seqlen": longest}
 
 
@@ -206,10 +206,17 @@ def _neighbours(mask_function, batch_size, kv_length, device):
 
 
 def _count_all(positions, query, key):
-    """Whether they are those of all queries and keys; a compiler looks at none."""
+    """Whether they are those of all queries and keys; compilers and captures of CUDA graphs look at none."""
     if not isinstance(positions, torch.Tensor) or torch.compiler.is_compiling():
         return False
+    if positions.is_cuda and torch.cuda.is_current_stream_capturing():
+        return False
     return positions.dim() == 2 and query.shape[2] == key.shape[2] == positions.shape[1] > 1
+
+
+def _by_positions(make, positions, *more):
+    """What is made of them: once for all layers, unless nobody counts how often they are written to."""
+    return make(positions, *more) if positions.is_inference() else _once(make, positions, *more)
 
 
 LAST = {}  # by what made them: the tensors of the last call, and what became of them

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f427ce5b70f1f2c8
-#   text hash     9ce6f12a7876fd0e
+#   content hash  57449feaeac5bf0d
+#   text hash     beb889aff343a960
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b775888fde32cedd
-#   text hash     85a2c98c7043e23b
+#   content hash  9c017f39a7eb560f
+#   text hash     4bc835161ac2c37b
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

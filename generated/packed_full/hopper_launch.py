@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  11c8c7295d9ca770
-#   text hash     f75ae27b91cbbb22
+#   content hash  f4e90caa133b024e
+#   text hash     d707ebb43e165236
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

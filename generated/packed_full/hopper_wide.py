@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ec83367c7d716cae
-#   text hash     cbd69444bc651981
+#   content hash  5c8050cfe06ddb38
+#   text hash     fd657b74f26d02fa
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

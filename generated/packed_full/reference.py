@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b3f7cbf909dbcc64
-#   text hash     6b2e120a5a1cf839
+#   content hash  e6f3de39a813b50c
+#   text hash     a8b8bc81740923cc
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

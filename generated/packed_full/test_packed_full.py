@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e4946e195a02f32c
-#   text hash     42d3ab478623d0a5
+#   content hash  8f551e97db25e765
+#   text hash     057cc0ef07aa2d83
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

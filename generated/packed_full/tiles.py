@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  219a304f5a7c99cc
-#   text hash     701af67a344fd88f
+#   content hash  3bd461c8f8f854b6
+#   text hash     df27ac55a8edd601
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

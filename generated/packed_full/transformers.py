@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ad7dd7d6d13e24a7
-#   text hash     6b4870a4e6573de5
+#   content hash  268fbf0ca915dec2
+#   text hash     39ae624dd580c208
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

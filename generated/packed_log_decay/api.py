@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4532267b5f5c4ae7
-#   text hash     be1b8a1218a4e332
+#   content hash  675a563c32783e57
+#   text hash     af003186ecdff37e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

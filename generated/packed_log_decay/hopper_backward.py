@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  547cf105b866fea2
-#   text hash     3897c42920e7ad3a
+#   content hash  83fbc8cd650caea7
+#   text hash     0dd03e0bef5e41bb
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

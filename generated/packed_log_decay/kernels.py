@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  9f311b121b6cdb24
-#   text hash     8f34685cb3f2f00a
+#   content hash  9efe6c18661c5654
+#   text hash     d67bb8ed100be906
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

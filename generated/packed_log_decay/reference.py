@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2f3e5ea11a27023b
-#   text hash     f08cb721989f3a20
+#   content hash  2d3a23cdfe5428f0
+#   text hash     b77147e9a2d0d8ca
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

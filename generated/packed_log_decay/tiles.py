@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  140e5236dc1effc6
-#   text hash     15c3b0a2aefe79e5
+#   content hash  3bf42a7741438383
+#   text hash     99a1dbf62e10e699
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

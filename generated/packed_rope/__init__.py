@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  81b182d0e6d0c838
-#   text hash     3e950ac0c5e1723f
+#   content hash  3ae82f589f1a8e2f
+#   text hash     f61f23835e114ca5
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9f4edd83ab7dc797
-#   text hash     df893e48921fd54e
+#   content hash  1934a226ae47ce67
+#   text hash     86b54ce559c78872
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

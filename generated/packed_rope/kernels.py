@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f8a96226026b1d5e
-#   text hash     4ddd25c665f5ac85
+#   content hash  0b01f90b6ea3ae87
+#   text hash     0da6e7a81325f621
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

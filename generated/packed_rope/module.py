@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  fa696a40a53bd6b2
-#   text hash     38f51b1cd4f60f93
+#   content hash  76e49ec907a8a9ce
+#   text hash     619af36f2c30b4fb
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  66db68a1589c5e1c
-#   text hash     5bb16c4031d8b8ff
+#   content hash  aaaf3ac1e9918a87
+#   text hash     4968caddc3c6188d
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  afe512bcbfe98915
-#   text hash     0707be17236e0be7
+#   content hash  c8d31f37e992c2e6
+#   text hash     8046526174d61c7e
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

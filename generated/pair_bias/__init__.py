@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  680122e7738b23d0
-#   text hash     61c1aab44b2ffde8
+#   content hash  e3fb53f174800c30
+#   text hash     c3322eaa46b4f2c3
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

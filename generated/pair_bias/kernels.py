@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b8754686e15831a7
-#   text hash     e2bd79397b9f4631
+#   content hash  c5b2d271658cedf7
+#   text hash     1495f04f8563fb0e
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

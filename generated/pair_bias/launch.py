@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e22af8ef820e6744
-#   text hash     179570a3f8664daf
+#   content hash  fb92cfb44626e31e
+#   text hash     d8f79733a356ffbd
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

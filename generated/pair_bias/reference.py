@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  25f1c1c59db38455
-#   text hash     a158ca4c487728bd
+#   content hash  420dfffb75474bf8
+#   text hash     9175279962cfad8f
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  0a623fbd477bac25
-#   text hash     66c69f86ceec7371
+#   content hash  58af7f43f441cd22
+#   text hash     469e288321a40cdb
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b7e6f760e2c2237e
-#   text hash     2a25a3245dc4cbd8
+#   content hash  8992aede32aa1cf0
+#   text hash     678088163ab2ead9
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8ee7690b8420c356
-#   text hash     c7f3576d7898742b
+#   content hash  261c4362ebefc78a
+#   text hash     4a99592258789c5f
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1e57bd0a6a7326a6
-#   text hash     51c3c245d86e8d00
+#   content hash  cf186cfa0ef9ec75
+#   text hash     13e6a76f10535b1b
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

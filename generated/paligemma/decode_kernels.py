@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d87a78f0a098715e
-#   text hash     6126a0fcdebe4616
+#   content hash  3fe413709b1b2f8f
+#   text hash     5b14e0e5697596fd
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

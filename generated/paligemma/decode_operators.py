@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4ba894dad654153b
-#   text hash     bf50adc96825046e
+#   content hash  87d870bdcb9a4989
+#   text hash     02eedc43c9645cc9
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

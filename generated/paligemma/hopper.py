@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7a6b7cb9d57ba0ed
-#   text hash     ba38a241c5a1c9f6
+#   content hash  12dd2dc9fa87abb1
+#   text hash     29d2e65ea7e6a498
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

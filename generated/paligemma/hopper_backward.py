@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  050d92a507de79f6
-#   text hash     edfd68bfa03e750e
+#   content hash  e0fc5603ab115ec5
+#   text hash     fe73f8f294a14cc5
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  848da9fb5d0ec6d5
-#   text hash     c72a75fc9088fc1c
+#   content hash  f6dfdef1165f27fc
+#   text hash     5601c652fb8f9e9f
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d88e11aae6d475c9
-#   text hash     c6f2e75087f4ae4a
+#   content hash  a1a9ff844e4cdbb0
+#   text hash     4c041a4bd2167a88
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

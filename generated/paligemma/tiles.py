@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  41c388141346fdec
-#   text hash     b07113cd55f734ff
+#   content hash  3b2e985d7c0a4129
+#   text hash     77b8f70a0d55c88b
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5464fe527e53e5a6
-#   text hash     67664fdf0a554f1b
+#   content hash  74a51fcea49fd0cd
+#   text hash     e73d68e1b1322cf4
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

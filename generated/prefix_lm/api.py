@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e04b6d8a204eea40
-#   text hash     1032c2401f414834
+#   content hash  967e5954e7653af5
+#   text hash     4e464478d03e60f8
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

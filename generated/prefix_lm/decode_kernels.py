@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6b6756859466c8da
-#   text hash     89af216f9dfbe9c7
+#   content hash  dafa001c094451d1
+#   text hash     fd5b2d3b8965d282
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e1880abd9e7a68b2
-#   text hash     23c92933610a44d5
+#   content hash  22f16749b04c6364
+#   text hash     2f8b17b60d39a604
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  781986c4f577ed28
-#   text hash     fd2f4d0e46c76517
+#   content hash  5621f229f4742f27
+#   text hash     9636628a209f1f75
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

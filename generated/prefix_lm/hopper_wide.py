@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3196361b010aeafb
-#   text hash     9a260c2c22c51878
+#   content hash  c25777f46b9b4b1d
+#   text hash     d65e7ba7430adec5
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d67317f33aaedfce
-#   text hash     1b9b83eef344713b
+#   content hash  96ead8fe14cd54e4
+#   text hash     8ecfe656c18d5daa
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

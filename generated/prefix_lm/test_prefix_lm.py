@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2467dd5fab99ef0f
-#   text hash     58f57453c144c6e1
+#   content hash  b43ce860c435b803
+#   text hash     c4986ae19048ba71
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e164088124130ade
-#   text hash     e115581dd3e814c0
+#   content hash  e974dc704744be9a
+#   text hash     bc9cb548346f59cc
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f840b98299aa6cba
-#   text hash     0267088d2e24d41b
+#   content hash  ce3cbbc32d1bb8aa
+#   text hash     ce4d48cd31e43403
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6f3d3f8c0a2e53c7
-#   text hash     32049020e34b05b4
+#   content hash  43576d86440a2423
+#   text hash     24dfe86aeef11299
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

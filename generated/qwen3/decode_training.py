@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  69428d2a52c8db19
-#   text hash     def5d7705ad243ec
+#   content hash  f950e1ccbfdefa67
+#   text hash     8d4427c942d73842
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

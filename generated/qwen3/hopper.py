@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  56f0c46fe3d72e4f
-#   text hash     7f20b61ed147b741
+#   content hash  c9e17e30b5038d9b
+#   text hash     d42d3c3f868bda78
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  37c94507e63e7ea4
-#   text hash     b824fe235b96a07e
+#   content hash  4ebac3c03b0d2073
+#   text hash     6ef4a677102dc1f8
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

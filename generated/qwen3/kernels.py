@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  69cb7dfb952fd072
-#   text hash     cf866454592ef9f5
+#   content hash  a2c23b9d3767eb16
+#   text hash     39990c515e180549
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6fdf9c1eba6c98c4
-#   text hash     024405614118b23b
+#   content hash  647ebd1d5ad8e4b6
+#   text hash     c8180e8cf79f9d32
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

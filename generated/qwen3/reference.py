@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  155d9160b2dc5458
-#   text hash     22b4aad102f6e522
+#   content hash  b81e2ccbe8162cda
+#   text hash     85c0cd17316d7c5a
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

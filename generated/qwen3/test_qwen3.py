@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5ebb34fda2d4d80d
-#   text hash     dbc46d1033c407b5
+#   content hash  e9c3a229a98989ef
+#   text hash     affa37f53543a16d
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

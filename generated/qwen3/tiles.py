@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c075ffd4177df811
-#   text hash     9f864cc67a50e4d1
+#   content hash  6bab2662d410ba54
+#   text hash     170b6b0394e68968
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

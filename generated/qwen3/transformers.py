@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2c165c4d184aa0df
-#   text hash     99b1be51673fad9f
+#   content hash  76328de1e3402db3
+#   text hash     65a7a524d42baaab
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -95,7 +95,7 @@ def attend(
     rows = _rows(attention_mask)
     if "k_starts" not in rows and _count_all(kwargs.get("position_ids"), query, key):
         # beside a cache, `mask` is told nothing of them
-        _once(_check_positions, kwargs["position_ids"])
+        _by_positions(_check_positions, kwargs["position_ids"])
     given = dict(cos=cos, sin=sin, positions=positions, scale=scaling)
     if _decodes(query, key, is_causal and angles is None):
         given["positions"] = query.new_zeros(query.shape[:3:2], dtype=torch.int32)
@@ -292,10 +292,17 @@ def _neighbours(mask_function, batch_size, kv_length, device):
 
 
 def _count_all(positions, query, key):
-    """Whether they are those of all queries and keys; a compiler looks at none."""
+    """Whether they are those of all queries and keys; compilers and captures of CUDA graphs look at none."""
     if not isinstance(positions, torch.Tensor) or torch.compiler.is_compiling():
         return False
+    if positions.is_cuda and torch.cuda.is_current_stream_capturing():
+        return False
     return positions.dim() == 2 and query.shape[2] == key.shape[2] == positions.shape[1] > 1
+
+
+def _by_positions(make, positions, *more):
+    """What is made of them: once for all layers, unless nobody counts how often they are written to."""
+    return make(positions, *more) if positions.is_inference() else _once(make, positions, *more)
 
 
 def _check_positions(positions):

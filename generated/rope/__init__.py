@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4f0e5dd8684fea59
-#   text hash     4e5f75a5ec0784c1
+#   content hash  69e50a949c77a0fd
+#   text hash     12a14c22c029ff6d
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

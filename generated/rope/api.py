@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e09c66a221d9230a
-#   text hash     c246a60f6fbc2855
+#   content hash  aeac9060e8883896
+#   text hash     60cb6c2ba31552df
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e5b7b45152c3f2d9
-#   text hash     c47a703e5d293f2b
+#   content hash  3509476fc1c3f875
+#   text hash     7986cf1262e3bf3f
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7857d130ef62f1e8
-#   text hash     527d6a2ea8d6a2cb
+#   content hash  9fa19adb7281a73f
+#   text hash     4398aa4b0ad90ce0
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f390589c6513fdae
-#   text hash     5285255b6c3da47f
+#   content hash  d4ec6642f5dd587b
+#   text hash     b3e0ad9fafe43d79
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

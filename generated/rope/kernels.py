@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b4e1b50928989c52
-#   text hash     0a63ea49bec66086
+#   content hash  5fb355b832d2b5d1
+#   text hash     3a390cd2f3bdcf72
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  48f178166c6e6fad
-#   text hash     58324604e6e4cc56
+#   content hash  f11f08071f29df1f
+#   text hash     90170b3faf5245d0
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b8e5dd89f2b65a61
-#   text hash     a0ba2904abe385f8
+#   content hash  aacd5d5e1b33f0cd
+#   text hash     d01f240808f77ed5
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

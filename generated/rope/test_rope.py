@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8ed8b71dca7a72c2
-#   text hash     402b3c5c00c82aa6
+#   content hash  acccfe6c19f5bdd1
+#   text hash     6050c8b4682d0940
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

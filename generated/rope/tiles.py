@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  27ccaa24862d58ab
-#   text hash     9a8af50a45e9fdc8
+#   content hash  11540c7bfe277e69
+#   text hash     3e550133d0f73158
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

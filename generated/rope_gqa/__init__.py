@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  7dfab0f4a049fde2
-#   text hash     fc56e70454f82246
+#   content hash  f9644bd9a1899180
+#   text hash     863d903cd00e80f3
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

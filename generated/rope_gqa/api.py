@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  bcfe40581f1b8bfa
-#   text hash     33bd7bf5388bdf6b
+#   content hash  7a2bb74b18d226d9
+#   text hash     a7529ba11482eb6b
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3c8555c3aaa85cd7
-#   text hash     43a2432c8f5b7884
+#   content hash  748eb0569fc96d54
+#   text hash     8cebf60b997aa386
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

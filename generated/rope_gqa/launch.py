@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  913f4810a7b65137
-#   text hash     4e355a0847a1c083
+#   content hash  631b69983b01050e
+#   text hash     822f42a93f195ba6
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  af26f46d70afc4cb
-#   text hash     057330dcc99db6c2
+#   content hash  9178077dfaa0fdca
+#   text hash     c0d26673599a947a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

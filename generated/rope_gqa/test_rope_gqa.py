@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b90c1bd09a00c142
-#   text hash     65cb6b15a9decb8a
+#   content hash  90e11d5ebcd529e9
+#   text hash     2b805c36b6513195
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  25cef50ac8e00504
-#   text hash     ff98ab571ff33f4f
+#   content hash  5b014180eedfbeff
+#   text hash     a80934f140a8c4aa
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

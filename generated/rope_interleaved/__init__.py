@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2ace02f80c049fdf
-#   text hash     b97d0579455b5d36
+#   content hash  da52e1dcaaa1a976
+#   text hash     f615f05eadc016bf
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

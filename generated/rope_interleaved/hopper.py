@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a46dee88f445b2b2
-#   text hash     cc9004cc1c47138f
+#   content hash  b75b7385f495193c
+#   text hash     9a095a0ed8a659ee
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f6fb53f71c68dc7c
-#   text hash     f2bd58de521f3b80
+#   content hash  3ddb9c320ebb70c9
+#   text hash     cfa103012f5d4f93
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

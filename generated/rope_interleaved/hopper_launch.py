@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7cbbe0a981712459
-#   text hash     41064960e0788883
+#   content hash  4601a9e1683579f2
+#   text hash     260a5db77b506cc0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9b08c96c83b0b7a0
-#   text hash     beaf5d9445e74733
+#   content hash  6512aa81ec38825b
+#   text hash     6a428f05dd368f0e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

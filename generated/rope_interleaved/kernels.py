@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a4c69767c8371f16
-#   text hash     44ced5cb30de6993
+#   content hash  92f7840851c64166
+#   text hash     567cbbc037e134f0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e9353c174db9a8f9
-#   text hash     b459cff00e0a1d8b
+#   content hash  cb2f786711f582cc
+#   text hash     0b225c9f2bc32c96
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

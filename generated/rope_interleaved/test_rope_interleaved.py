@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8421d558c0eab1b3
-#   text hash     7f18aeff727bd2a8
+#   content hash  9253181b11158b5b
+#   text hash     b9d9a4b1a6d7ee2d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

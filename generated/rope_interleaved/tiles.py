@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2328aee07f749d65
-#   text hash     697d11704f9d9d27
+#   content hash  26aac8a6bf241646
+#   text hash     a342cf9af68d4804
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fa9e3b5b256837f6
-#   text hash     bd3cad4e25e87a45
+#   content hash  c200d55e7357e427
+#   text hash     1a30aacfbd9b8b46
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

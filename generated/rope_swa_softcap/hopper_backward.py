@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f5a1b7df3e69b48c
-#   text hash     bf9db7dbcf779e61
+#   content hash  e49fd85c0dfece67
+#   text hash     1422f718cd17f00f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

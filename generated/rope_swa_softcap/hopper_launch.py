@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a54787094a3b7944
-#   text hash     86a0ebb42acfda6b
+#   content hash  4dce35ba6c07bf2d
+#   text hash     b83252a0d615f231
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  f2c84b59464e51d8
-#   text hash     bbbdf3ee1e034b27
+#   content hash  e6afe264680647dd
+#   text hash     0e0cf0a4a5deb52d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  35e11795d3a4fb7a
-#   text hash     e8d845f3cc596b25
+#   content hash  ec726a79d360c47c
+#   text hash     736320d090464b0d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8b56093eb5367c26
-#   text hash     fe29636fc59c4a03
+#   content hash  460345b0a0fbc9e9
+#   text hash     a34a4fd597d745b6
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

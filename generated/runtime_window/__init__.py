@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e7e702dfb301fd89
-#   text hash     31204e50854417ba
+#   content hash  601bc5d5c5633905
+#   text hash     d3ac3ba4d03a87ea
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

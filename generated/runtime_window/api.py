@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d4b0a0210682895e
-#   text hash     a6d7f3298b45c7a8
+#   content hash  465057c7393432a0
+#   text hash     f45ff839b5b8989d
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c9d3e9d3af971ac7
-#   text hash     cb1d5110ec7df20e
+#   content hash  120276dee66b0dfe
+#   text hash     7d9bc021737fe5a1
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a83f23480615a9ba
-#   text hash     346eaced63f1aef8
+#   content hash  e8192bd39bc464b9
+#   text hash     2acd89460cc99fe7
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4f35f3aa4ee01138
-#   text hash     ea146228f1841c3d
+#   content hash  aa7c2d9cb49b2f4c
+#   text hash     c23b07dc1db6a302
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2534fa7dd226ead4
-#   text hash     a3aa97be1d759cba
+#   content hash  6af19504ecefb817
+#   text hash     c58f17ec77a30397
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

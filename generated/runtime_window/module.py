@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b3e0ac281851eaf4
-#   text hash     7d298a727d399235
+#   content hash  0ebd814c53c0fd63
+#   text hash     f97361a4dff34d5f
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  87e75d1ef98a0f44
-#   text hash     8bfe287b6be14c3d
+#   content hash  f6ccad1ae7e26c6b
+#   text hash     9c991898a2256cda
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

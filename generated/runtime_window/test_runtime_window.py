@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b5122f0b4897478e
-#   text hash     0212711e5c1c7415
+#   content hash  8026782a98b79d9b
+#   text hash     1e4980a7655df779
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6d98ee63a050dba9
-#   text hash     9f87f86fc0caccdc
+#   content hash  e3de2dbf4ea4ab5e
+#   text hash     458c6daa73dd6c54
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

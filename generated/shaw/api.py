@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  70efb9afe63aedc9
-#   text hash     e2d7e10bdc2e55ff
+#   content hash  84bf58935dfe32d0
+#   text hash     89824144f5c738f6
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f1a24903bd09c668
-#   text hash     04d4b55c6d628738
+#   content hash  46323186b440c71e
+#   text hash     9d6c67ecb0ca0fd6
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d58d1036bd68ee4e
-#   text hash     e75f82156876b222
+#   content hash  9b1c76f35042022a
+#   text hash     497df0be3136afd7
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

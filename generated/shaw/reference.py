@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  aab902138e082c4a
-#   text hash     13ad38fd640d5263
+#   content hash  1aef7fae37204477
+#   text hash     1be33cfb85d53101
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

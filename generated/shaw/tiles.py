@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  290457bb7e080fba
-#   text hash     86c9adb3e0fbb66b
+#   content hash  c512df1e115fed7e
+#   text hash     4814255a8595c877
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

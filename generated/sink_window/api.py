@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0114ec8d860aa384
-#   text hash     2632ee7b688cef3f
+#   content hash  6028bf9c7deb7cae
+#   text hash     ac6d8220fcdb8ddb
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

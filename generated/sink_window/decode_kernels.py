@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2cc1af3a102e534f
-#   text hash     24e6aa7e8cb58842
+#   content hash  665dead1d03f78ff
+#   text hash     ba3b8d107b2369ad
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9f6ec45be7997d67
-#   text hash     6fe3d9196e666d5e
+#   content hash  766db8092240c300
+#   text hash     40856ff7707ba32e
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -11,10 +11,10 @@ import torch
 from . import runtime, decode_arguments  # runtime first: it says what a missing triton means
 from . import decode_kernels as kernels
 
-# up to a head size: keys of a tile; warps and stages, the same of programs in a crowd, how many of a multiprocessor make
-# one; and keys of a split. First for tiles of FEW rows and short splits, then for splits of 512 keys or more, which a call
-# asks for; the last for tiles of up to 64 rows. So bits of a row are a matter of nothing else, but for head sizes above 256
-# of the GPU: partial sums are by the first number of warps, whichever a program has
+# up to a head size: keys of a tile; warps and stages, the same of programs in a crowd, how many of a multiprocessor are
+# one; and keys of a split. First for tiles of FEW rows and short splits, then for splits of 512 keys or more, which a
+# call asks for; the last for tiles of up to 64 rows. So bits of a row are a matter of nothing else, but for head sizes
+# above 256 of the GPU: partial sums are by the first number of warps, whichever a program has
 SPLITS_16BIT = {
     64: ((128, ((4, 3), (2, 2), 3.5), 512), (32, ((2, 3), (2, 2), 7), 1024), (128, ((4, 3), (4, 3), 1), 1024)),
     128: ((64, ((4, 3), (2, 2), 3.5), 256), (32, ((2, 3), (1, 2), 3.5), 1024), (64, ((4, 3), (4, 3), 1), 1024)),
@@ -149,10 +149,10 @@ def attend(
     """Fills in out and lse, the latter in natural-log units; `call` is what shapes tell of them."""
     max_seqlen_k, reach, first_keys = call.max_seqlen_k, *call.seen
     split_values = (q, k, v, seq_lens, cu_seqlens_q, page_table, k_starts, parts, float(scale), k_scale, v_scale, out,
-    lse, sinks, in_window, max_seqlen_k, reach, first_keys)  # fmt: skip
+        lse, sinks, in_window, max_seqlen_k, reach, first_keys)  # fmt: skip
     join_values = (parts, seq_lens, cu_seqlens_q, out, lse, sinks, max_seqlen_k, reach, first_keys)  # fmt: skip
     sums_values = (q, k, seq_lens, cu_seqlens_q, page_table, k_starts, float(scale), k_scale, in_window, max_seqlen_k,
-    lse, key_sums)  # fmt: skip
+        lse, key_sums)  # fmt: skip
     kind = runtime.precision(q), lse is None, runtime.planned.depth == 0, key_sums is None
     cache, counted = call.launches.get(kind, (None, 0))
     if cache is not None:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  87fac24bf346a677
-#   text hash     361440c79b891de2
+#   content hash  56941bc18dfb8750
+#   text hash     64a2a65339154b30
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

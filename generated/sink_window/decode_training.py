@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e954b0db9e268612
-#   text hash     cbbf51b1dae4a6a5
+#   content hash  6d5885964f6ad2a9
+#   text hash     271fb6d3e1d630c4
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

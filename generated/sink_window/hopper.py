@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fc4ebd8c1cbb3f38
-#   text hash     369dcb546a362889
+#   content hash  67b40198eede5cac
+#   text hash     e1571a7c783ea859
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  af8425f0f21541d1
-#   text hash     dd82b283d591bc4e
+#   content hash  cf2f5b211121409d
+#   text hash     8977b6d64e3e6419
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

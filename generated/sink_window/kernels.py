@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b87865e347b064b7
-#   text hash     02c7d2f5594b8c0d
+#   content hash  14f8d85aaf2a34c9
+#   text hash     f5596a305f937a36
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5b59099adee0d83c
-#   text hash     960ed325f6010e1f
+#   content hash  dfb67cdcd203d442
+#   text hash     a21d9a18d91dabe2
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0dfc848c29fdfef8
-#   text hash     e6f5f0ca5fda3dd2
+#   content hash  8c1f9ebaa8a65696
+#   text hash     f9bf042ac44bdc13
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

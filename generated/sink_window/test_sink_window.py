@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  dd40b0f2bfa6f12c
-#   text hash     c0d20a215bad6bf5
+#   content hash  30c2796eb3e78351
+#   text hash     371d30963ec63247
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7d6f20db3a75d5e6
-#   text hash     03f9da32e82b7015
+#   content hash  940552741e947765
+#   text hash     30cc2a138eb97098
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

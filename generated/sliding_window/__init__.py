@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  25f1d6f403410852
-#   text hash     be24514430ac14a7
+#   content hash  32f66c6d454052dc
+#   text hash     d06be4043c82b224
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fa60e8a14bc37f33
-#   text hash     91533ee85fbc80a7
+#   content hash  c3aa28e1fec8cc04
+#   text hash     111a21f8acbc08af
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

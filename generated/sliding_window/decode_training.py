@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b7cbb32a4456108c
-#   text hash     f5b1ae1fe5914176
+#   content hash  5dad22e6a5ca72d7
+#   text hash     0486a01104d78dca
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

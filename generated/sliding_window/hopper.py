@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  dc99bec7f0f05214
-#   text hash     8980fad2f52f420a
+#   content hash  7526611e73856633
+#   text hash     dfe4d6dd1619d6ac
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

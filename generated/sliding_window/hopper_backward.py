@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7a6c72debfb24434
-#   text hash     6e60d6d3e8c38ed3
+#   content hash  b294343995177204
+#   text hash     b822bd33f75b5eae
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

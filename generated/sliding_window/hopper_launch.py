@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  150f98b0d35e05c7
-#   text hash     568da86d10466a19
+#   content hash  18999620c8833a50
+#   text hash     5c1f3f37aba53ff8
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5ae69869e74110c7
-#   text hash     d9ac4b4d74aa2de9
+#   content hash  b90d9b704d226573
+#   text hash     8b9b299fac3c4a4a
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  803e373b6d603738
-#   text hash     d1f6fbd24c24e5c2
+#   content hash  c98a11aa8830e536
+#   text hash     70f01c6d6f48453b
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7e370e76edde1b66
-#   text hash     6a61697e1c308416
+#   content hash  d21908659da4341b
+#   text hash     6432060e9ac9c025
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

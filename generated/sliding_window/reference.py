@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f1fa729ca2d135a4
-#   text hash     8711ebb698327a8c
+#   content hash  73d0003a202b8104
+#   text hash     1b47ef829caf50f8
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

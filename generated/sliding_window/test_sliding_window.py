@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9b70ac556c4a1037
-#   text hash     0962f3b4e3bc9eee
+#   content hash  37262b529a0fded1
+#   text hash     7c0b14b0aabe22f6
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  00464e21027ad310
-#   text hash     8791b5bd4eb22620
+#   content hash  fb4ffb6e6ea16259
+#   text hash     779199d1df8a4adf
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4e550a2520dd3284
-#   text hash     80aa119cb7f3684f
+#   content hash  90d726046aa48d7c
+#   text hash     80dd1146db3ab104
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c8ab5423d3908ea4
-#   text hash     200158e10faeca48
+#   content hash  82fea5b0b1a06034
+#   text hash     b42d853eb2aee9a8
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8ebf99551f13d0e0
-#   text hash     ffdaf307892add57
+#   content hash  2dfc311c308b7615
+#   text hash     948bb56a5e681b06
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

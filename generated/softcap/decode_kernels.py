@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  031f5b4c1984c827
-#   text hash     c0febf9b545a855e
+#   content hash  94b2b9eb896b6906
+#   text hash     3ecf9882f0d967af
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  74205b2ba34568d3
-#   text hash     841e337e947d3ea3
+#   content hash  47add88af1d9ee4e
+#   text hash     cd68a3f19cde5417
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

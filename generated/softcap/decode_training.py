@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9916319fa59e8096
-#   text hash     36c2ff089faab350
+#   content hash  fcb1424315fecb9d
+#   text hash     16fc9e8273bca6d4
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

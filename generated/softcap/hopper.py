@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9c8cf9db211eb335
-#   text hash     bbafa5a95c786c9d
+#   content hash  dd18a39161f47a3c
+#   text hash     f2f28d350b476815
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

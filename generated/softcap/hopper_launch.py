@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a50a8917d617c914
-#   text hash     4bd8e85d62dfd325
+#   content hash  b84bd6d48ac2786b
+#   text hash     074f13e767fd445d
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

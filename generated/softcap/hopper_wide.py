@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  254f5bec05142d1f
-#   text hash     d25521a4cf3606ec
+#   content hash  90289c7e1d8953d3
+#   text hash     1b90d7df7bd495b7
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8a15c6746d41cf8a
-#   text hash     4e47bc24c336c28e
+#   content hash  6de7859ff6d76a42
+#   text hash     f969973f446dfbed
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

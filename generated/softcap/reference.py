@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  97bfb007dd769a39
-#   text hash     d095234959097b1c
+#   content hash  91957eee2a68e612
+#   text hash     2f11f8f08bc3b3da
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

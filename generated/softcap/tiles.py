@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6f7f8560c40a31e4
-#   text hash     2380e48888d6a647
+#   content hash  aba815038b04ae02
+#   text hash     937a514d43b45cf2
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  78d3fdac7dc73ede
-#   text hash     6de08ca7712ba5a5
+#   content hash  5d6e8f19284d3206
+#   text hash     d8932091b82fe844
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a184a5ef89baf8ba
-#   text hash     b5041d6a76d93e76
+#   content hash  c007fda944305403
+#   text hash     24ab6a521892b473
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

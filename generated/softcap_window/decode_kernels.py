@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e16a480c11e0a0dd
-#   text hash     41b57214bcc0cbae
+#   content hash  afddcfa78192d321
+#   text hash     a13b72210cf833ef
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  69585594ee81b8b4
-#   text hash     86005b785fa9e492
+#   content hash  3c4754b9fabf80f6
+#   text hash     03e414223217f7f5
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d592492b97a785dc
-#   text hash     dd8a291a6407d348
+#   content hash  c3dda4bde7f09071
+#   text hash     a12155b551a85cc9
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2596d8430e4d30d0
-#   text hash     04dfe530437e125e
+#   content hash  04e40310bfce0e8e
+#   text hash     bb9eba7cf078ea3a
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  08ea22bb1864197d
-#   text hash     badcad0682e90037
+#   content hash  ccd2d19e611d289f
+#   text hash     e4789b785d7495f6
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5f944687435b3547
-#   text hash     2292f0f1ce4f96d9
+#   content hash  ebcb4e9773e1dd97
+#   text hash     6dd7e1aa1400b12c
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

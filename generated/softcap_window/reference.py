@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  cc5c54f7971c2bfd
-#   text hash     e310dea69c49608e
+#   content hash  2e42962dafc9dd29
+#   text hash     7426859833754024
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0f464edbd2042ab7
-#   text hash     7b022d6b1c4e4e0b
+#   content hash  8281f4a19c7af905
+#   text hash     bc53ee5147a03122
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4a6b627ec38f490f
-#   text hash     08bd33ac65e1d840
+#   content hash  b05f93b582be4821
+#   text hash     e46946618f2211c2
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -88,7 +88,7 @@ def attend(
     rows = _rows(attention_mask)
     if "k_starts" not in rows and _count_all(kwargs.get("position_ids"), query, key):
         # beside a cache, `mask` is told nothing of them
-        _once(_check_positions, kwargs["position_ids"])
+        _by_positions(_check_positions, kwargs["position_ids"])
     given = dict(window=2**28 if sliding_window is None else sliding_window, scale=scaling)
     if _decodes(query, key, is_causal):
         q, k, v = arguments.cast(q, k, v)  # as `attention` does
@@ -187,10 +187,17 @@ def _neighbours(mask_function, batch_size, kv_length, device):
 
 
 def _count_all(positions, query, key):
-    """Whether they are those of all queries and keys; a compiler looks at none."""
+    """Whether they are those of all queries and keys; compilers and captures of CUDA graphs look at none."""
     if not isinstance(positions, torch.Tensor) or torch.compiler.is_compiling():
         return False
+    if positions.is_cuda and torch.cuda.is_current_stream_capturing():
+        return False
     return positions.dim() == 2 and query.shape[2] == key.shape[2] == positions.shape[1] > 1
+
+
+def _by_positions(make, positions, *more):
+    """What is made of them: once for all layers, unless nobody counts how often they are written to."""
+    return make(positions, *more) if positions.is_inference() else _once(make, positions, *more)
 
 
 def _check_positions(positions):

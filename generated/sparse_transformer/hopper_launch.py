@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  15f3a190e8b15201
-#   text hash     7cc7c840e0381fae
+#   content hash  c570277b1d66453d
+#   text hash     526380ad41c05f2e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

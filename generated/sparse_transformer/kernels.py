@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  85b44f4a534f3b05
-#   text hash     d4e219d36cbce51e
+#   content hash  0ce7989eb61a3839
+#   text hash     779199dcee41fd0e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5e8e4aa5ba783ffe
-#   text hash     a16215268ff89879
+#   content hash  d9c35be775130899
+#   text hash     39b29812041ef478
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  fc7dd5376ff09ed2
-#   text hash     421276029c7ff6a6
+#   content hash  57effc2c0a1d4c47
+#   text hash     278eebcce5f341c3
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

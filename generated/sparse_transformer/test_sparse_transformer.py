@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b602052a34ccab61
-#   text hash     fdfd2f170378d582
+#   content hash  7f4f802fcc9abcb0
+#   text hash     8b641d3e2f546b9f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

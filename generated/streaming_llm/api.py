@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5d3ce491e779efe6
-#   text hash     3f702ca69fefbb1b
+#   content hash  b7836c49e749570b
+#   text hash     516b6dc0e6046e89
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

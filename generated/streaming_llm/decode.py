@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  63115fae5030d0fd
-#   text hash     222a261d530c6ae2
+#   content hash  59d46e53feade996
+#   text hash     eba69032603f7abe
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  43db7abf6b8a3cbe
-#   text hash     fb9dea98685f4ef9
+#   content hash  c3e470a1f7550b9c
+#   text hash     31d2b06ac5d4325d
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

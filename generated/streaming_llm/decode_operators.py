@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d351e863b381b86c
-#   text hash     2ac73b9357db9e1f
+#   content hash  c055b5063f12a918
+#   text hash     fb2c1593050ec5fd
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  877818bc9c5d5e54
-#   text hash     13322ac3098636da
+#   content hash  073ecd125ab5cbbe
+#   text hash     f021f135c4c626ec
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

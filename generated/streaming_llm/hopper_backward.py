@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1fdb708ea3d73079
-#   text hash     40f49e8657e8c78b
+#   content hash  70f5a19fc5843a2f
+#   text hash     561c93d0f724b6f7
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  dc26eefe7424e15e
-#   text hash     4bdceb8fa79876ec
+#   content hash  e43dd0cf1615380e
+#   text hash     6149661e4add08e8
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

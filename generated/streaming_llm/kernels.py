@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0e6cd2fd427a5b9a
-#   text hash     226f2974b453cbea
+#   content hash  b362b47fb0ce6b54
+#   text hash     32c7011f97710085
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

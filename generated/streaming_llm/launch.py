@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  04e0b915bdb784d8
-#   text hash     c307a8945deba698
+#   content hash  b062587ca23876da
+#   text hash     1eb4c2890af5e518
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

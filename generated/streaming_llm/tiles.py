@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  281c2d2ceb6b4d62
-#   text hash     a2ed67df1d774c58
+#   content hash  42694677236f87f6
+#   text hash     b2f0fcecff125858
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

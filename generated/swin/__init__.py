@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  df611d9403afd36c
-#   text hash     2d770269d7f408fb
+#   content hash  f9069e3010238a54
+#   text hash     768275820a0e6fe0
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

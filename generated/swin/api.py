@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3d1c3b8ed1a1ec02
-#   text hash     52eed3e74c0f9ddb
+#   content hash  33486cda7d901d5b
+#   text hash     578e201bc599d769
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

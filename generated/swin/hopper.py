@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c8c5e0b2f688d73e
-#   text hash     71032ae53edfff35
+#   content hash  269557dc980cb13f
+#   text hash     9db67f4e9966afd7
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

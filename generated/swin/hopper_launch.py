@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f6418d59aaf650c9
-#   text hash     a66dbef525fd29f4
+#   content hash  2592cdf3b6c997f2
+#   text hash     d2344082d92c36c9
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2f3aa6844b5c85ff
-#   text hash     a61f603643800b46
+#   content hash  0b521e20904f8873
+#   text hash     aa96fefa8e44aa52
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1823770f3d3fa54d
-#   text hash     70b14a9fe0246000
+#   content hash  f82e83f4a890be1c
+#   text hash     e647eee24cbf41f8
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

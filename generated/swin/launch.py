@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  038378282cde018f
-#   text hash     538907e1e0b3b4bd
+#   content hash  ade3d0c39f3c6163
+#   text hash     f2af3857b99508f8
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a32c3d59a4b7dd40
-#   text hash     d5526642afb56485
+#   content hash  a2b2972daff8c89d
+#   text hash     bb71f4a702668c19
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

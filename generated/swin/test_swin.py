@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  dca11b7b32212c1c
-#   text hash     0bf17bfefb7c93d8
+#   content hash  686400afb004058d
+#   text hash     aa5f91485b35a8dc
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a8165bc42de6e738
-#   text hash     937c927ef46086cd
+#   content hash  46c891c3aed48622
+#   text hash     ad5f3654116b741f
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

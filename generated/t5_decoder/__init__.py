@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  23cfd7c96abcb820
-#   text hash     f07a975113d74637
+#   content hash  0cc13eb07d6c44ed
+#   text hash     2ce1eda4beee6965
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  23ad206236fac7cd
-#   text hash     734b499ef5da5466
+#   content hash  f81dabfe564f7ba6
+#   text hash     cdce8a89bd16ae01
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

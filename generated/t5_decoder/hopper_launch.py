@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  23405a4bff5c2824
-#   text hash     9ae39cbf88ac83c8
+#   content hash  75314a78e214aa06
+#   text hash     5aaf150350195385
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

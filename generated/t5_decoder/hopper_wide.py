@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  8a9c0f9496a02b3f
-#   text hash     e1e9717f340469c2
+#   content hash  6aa2c488b636909d
+#   text hash     071366f56e2ad4ae
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  326f6680dae29622
-#   text hash     628a8efa128ee56e
+#   content hash  e043b3acd01fab30
+#   text hash     6ff44ff2fbb84d95
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  27e2088e81fa2265
-#   text hash     844154214521e1a0
+#   content hash  d3ddad8d7853e69f
+#   text hash     64e50d13e77302e8
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a7cf7f34cb51b3e3
-#   text hash     b18edb53cc306f1d
+#   content hash  c63906a02334385e
+#   text hash     cecdd5ec1d2a91c6
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

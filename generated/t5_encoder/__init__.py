@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  301a652c8ed391c5
-#   text hash     adadbfc426638234
+#   content hash  ebdfe89a722a4dfe
+#   text hash     bd7e7fbcba07dac8
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f218be15932c8e29
-#   text hash     b0fbc561fd7e05cd
+#   content hash  33e4ec0e766be98a
+#   text hash     012d35e7c70a0a1b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  be5d4968084f5cd4
-#   text hash     ac7953bd168b7eab
+#   content hash  cc47f34d03dcd130
+#   text hash     17de6d329b3ec0c9
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

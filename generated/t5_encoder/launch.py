@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4a313967fe9fa803
-#   text hash     1a891f0920ab85c3
+#   content hash  03b92b5f039fd4e9
+#   text hash     7b01c99f20c29a18
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

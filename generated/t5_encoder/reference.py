@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  98293d30745d0e76
-#   text hash     30088a1a68cf6835
+#   content hash  128a1d27c8f3413d
+#   text hash     376d3e8c4d844266
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5b392e88305fe807
-#   text hash     fd35fa95cd19fa85
+#   content hash  8e1bc66fcfbc28d4
+#   text hash     e147acee638d74bd
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b05217bcdf6065b7
-#   text hash     c591c0fe62762d63
+#   content hash  4ead01d8a3efa0a4
+#   text hash     bfe7d34900e8bb91
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3da247f571592af4
-#   text hash     7ae473d3b63d156e
+#   content hash  6b8ae38d53bd730f
+#   text hash     17ba4c65ce51cda2
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0f3361dc5a9a86c3
-#   text hash     f55751bcf178835a
+#   content hash  e5158208932e9474
+#   text hash     058b1d726ea1687c
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  78b2830db2a1c0ff
-#   text hash     29f0c0b0b54e1303
+#   content hash  ca0187ca5437a4d2
+#   text hash     f0fc8ce26891fd70
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

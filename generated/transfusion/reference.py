@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b6f99b3d520402b4
-#   text hash     8058b0b288e588fc
+#   content hash  db12adbfbda9a467
+#   text hash     638fb19f4d1bdcfe
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

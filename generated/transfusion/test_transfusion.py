@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2608cc25c7e228bf
-#   text hash     c2dc242bf14be2e6
+#   content hash  4417744c69333b08
+#   text hash     aa014335994095ab
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  15befc7bf381d83c
-#   text hash     93eb362f2b39ebd4
+#   content hash  dd50857e51601e20
+#   text hash     be44a1fca791a853
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

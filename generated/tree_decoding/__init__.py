@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  640ac168a4f6a038
-#   text hash     97c01f2d8fca28eb
+#   content hash  768d73a99774c3ac
+#   text hash     388b22d073cf9bf2
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7b00989f2db4f37b
-#   text hash     74148942cbda215a
+#   content hash  65cf073e45749569
+#   text hash     3c82b2349a13160a
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  39e058533e6e4edd
-#   text hash     85ba2e951077e61c
+#   content hash  9c08b2279b07103e
+#   text hash     949d63f5aca28755
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

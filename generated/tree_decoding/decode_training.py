@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  6c8c9e5debb7636f
-#   text hash     d57d01f274bca6bd
+#   content hash  bb6f1ac6840b7973
+#   text hash     b7e7d0fff137b2d9
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

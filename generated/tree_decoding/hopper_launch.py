@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  1a6d3406e0fb8fab
-#   text hash     ec2699d8f942ed0d
+#   content hash  f73052a12cdf3e2f
+#   text hash     06fab6b7681a838b
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c831489d77b9f0c4
-#   text hash     93af7190013bd6e4
+#   content hash  841d6c99eb6cf046
+#   text hash     6326a69bafb5d94e
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c340c8541f013be0
-#   text hash     c63c2909e8d6d43a
+#   content hash  628a86d996d42379
+#   text hash     7b39a5c5a82b476a
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  78f7382535926c2d
-#   text hash     413d2dfa6cdc9314
+#   content hash  4ab0f20b6e6769a1
+#   text hash     623b481ae95e47cc
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

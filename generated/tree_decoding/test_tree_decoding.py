@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ee2531c7e4f82042
-#   text hash     467d7db28685872a
+#   content hash  82a54f3217f896b8
+#   text hash     01c9c4a64518a37f
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4ed8f8d310fb1e29
-#   text hash     7e0bbcb99b8763bb
+#   content hash  cc28e7b35b2f8e11
+#   text hash     41e289eab67d7d69
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

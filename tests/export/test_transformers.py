@@ -712,6 +712,19 @@ def test_packing_is_refused_by_a_dense_spec(
 
 
 @pytest.mark.usefixtures("on_device")
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_positions_that_are_written_to_are_read_again(mode: Any, module: Callable[..., ModuleType]) -> None:
+    model, (ids, _) = DECODERS["llama"].made(), padded("nothing", 1, 6)
+    model.set_attn_implementation(module("packed_causal").register())
+    one, two = torch.tensor([[0, 1, 2, 0, 1, 2]]), torch.tensor([[0, 0, 1, 2, 3, 4]])
+    with mode():
+        positions = one.clone()
+        model(ids, position_ids=positions)
+        found = model(ids, position_ids=positions.copy_(two)).logits
+        assert torch.equal(found, model(ids, position_ids=two.clone()).logits)
+
+
+@pytest.mark.usefixtures("on_device")
 def test_positions_are_looked_at_once(module: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:
     model, (ids, _), looks = DECODERS["llama"].made(), padded("nothing", 1, 6), []
     for name, look in (("causal", "_check_positions"), ("packed_causal", "_cuts_of")):

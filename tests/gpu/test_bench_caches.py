@@ -107,7 +107,7 @@ def test_a_single_query_sees_all_keys_without_a_causal_mask(monkeypatch: pytest.
 FOUND = Result(
     "causal", Sizes(8, 1, 8192, 32, 8, 128, 128, "bf16"), 8 * 32 * 8192,
     (Row("attnforge", 0.07, None, 3.0), Row("pages of 16", 0.077), Row("naive", note="out of memory")),
-    replayed=True, read=1 << 28, ceiling=(4.25, None),
+    replayed=True, cached=True, read=1 << 28, ceiling=(4.25, None),
 )  # fmt: skip
 
 
@@ -142,6 +142,21 @@ def test_the_command_asks_for_one_new_token(monkeypatch: pytest.MonkeyPatch) -> 
         done = CliRunner().invoke(commands.main, ["bench", "causal", "--lengths", "8192", *options])
         assert done.exit_code == 0 and "pages of 16" in done.output, done.output
     assert asked == [(1, 8192, True), (4, 8192, True), (4, 8192, False)]
+
+
+def test_new_tokens_are_among_the_keys() -> None:
+    done = CliRunner().invoke(commands.main, ["bench", "causal", "--cache", "--queries", "8", "--lengths", "64,4"])
+    assert done.exit_code == 2 and "8 new tokens are more than a cache of 4 keys holds" in done.output
+
+
+def test_a_call_that_fails_stays_one_over_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = timed("causal", dataclasses.replace(SMALL, head_dim=9999, v_dim=9999), monkeypatch)
+    assert result.cached and result.rows[0].note
+    console = Console(file=io.StringIO(), width=150)
+    for found in (result, dataclasses.replace(FOUND, ceiling=(None, None))):
+        console.print(results.table(found))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "backward" not in text and "of a copy" not in text
 
 
 def test_specs_that_read_no_cache_are_refused(tmp_path: Path) -> None:

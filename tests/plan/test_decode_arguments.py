@@ -28,6 +28,9 @@ TEXTS = {
     "made_checked": "mask: [causal, expr: '(q - k) % (2 * step - 6) != 1', "
     "expr: 'k // (by + 1) + k % (step + 1) < 99']\n"
     "inputs: {step: {axes: [], dtype: int}, by: {axes: [], dtype: int, min: 0}}",
+    "nested_checked": "mask: [causal, expr: 'q % min(step, by) + q % abs(step - 3) + q % (step if on else by) < 99', "
+    "expr: 'k % (12 // (step - 1)) < 99']\n"
+    "inputs: {step: {axes: [], dtype: int}, by: {axes: [], dtype: int}, on: {axes: [], dtype: bool}}",
     "summed_checked": "mask: [causal]",
     "late_checked": "mask: [causal, expr: 'k >= 4']",
     "documents_checked": "mask: [causal, expr: 'doc[q] == doc[k]']\ninputs: {doc: {axes: [batch, token], dtype: int}}",
@@ -460,6 +463,23 @@ def test_what_numbers_make_to_divide_by_is_not_0(variant: Callable[[str], Module
         assert attend(4).isfinite().all()
     # of what is no less than 1 nobody asks
     assert "in_by + 1" not in Path(module.api.__file__).read_text()
+
+
+@pytest.mark.parametrize(
+    ("step", "by", "on", "told"),
+    [
+        (2, 0, True, "min(step, by)"), (3, 3, True, "abs(step - 3)"), (2, 0, False, "min(step, by)"),
+        (0, 1, True, "min(step, by)"), (1, 1, True, "step - 1"), (14, 2, True, "12 // (step - 1)"),
+    ],
+)  # fmt: skip
+def test_so_is_what_functions_and_choices_make(
+    variant: Callable[[str], ModuleType], step: int, by: int, on: bool, told: str
+) -> None:
+    module = variant("nested_checked")
+    for attend in (module.attention, lambda *given, **more: module.decode.attend_with_cache(*given, LENGTHS, **more)):
+        with pytest.raises(ValueError, match=rf"^{re.escape(told)}: expected a number to divide by, got 0$"):
+            attend(Q, K, V, step=step, by=by, on=on)
+        assert attend(Q, K, V, step=4, by=7, on=on).isfinite().all()
 
 
 def test_descriptions_stand_in_docstrings_as_they_are(variant: Callable[[str], ModuleType]) -> None:

@@ -109,6 +109,9 @@ def bench(
     arguments.fit(loaded.values(), [one.head_dim for one in sizes], [one.v_dim for one in sizes])
     if cache:
         arguments.decoding(loaded.values())
+        if longer := [one for one in sizes if one.q_len > one.k_len]:
+            told = f"{longer[0].q_len} new tokens are more than a cache of {longer[0].k_len} keys holds"
+            raise click.BadParameter(told, param_hint="--queries")
     if plot:
         picture.needed("--plot")
     machine = Machine.here()

@@ -10,7 +10,10 @@ from ..plan.plan import Plan
 from .arrays import SKIPPED, Mask
 
 TITLE = "Decoding over a cache, float16 and bfloat16"
-_ROWS = "rows: new tokens of a sequence times query heads of a key head; split_size asks for other splits"
+_NOTES = (
+    "rows: new tokens of a sequence times query heads of a key head; split_size asks for other splits",
+    "more than 256 rows are not split where all heads have more than 2,048 of them",
+)
 
 
 def text(spec: Spec, mask: Mask | None = None) -> str:
@@ -19,11 +22,17 @@ def text(spec: Spec, mask: Mask | None = None) -> str:
         return ""
     read = " and ".join(f"[{lo}, {hi})" for lo, hi in cached_range.build(spec).read)
     keys = (f"a new token at `position` reads keys {read}, or fewer",) if read else ()
-    header = ("head sizes", "rows", "keys of a tile", "keys of a split", *(("splits here",) if mask else ()))
+    header = (
+        "head sizes",
+        "rows",
+        "keys of a tile",
+        "keys of a split",
+        *(("splits of the last query",) if mask else ()),
+    )
     rows = [header, *_rows(plan.build(spec), mask)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     table = ("   ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
-    return "\n".join([TITLE, *(f"  {line}" for line in (*keys, *table, _ROWS))]) + "\n"
+    return "\n".join([TITLE, *(f"  {line}" for line in (*keys, *table, *_NOTES))]) + "\n"
 
 
 def _rows(planned: Plan, mask: Mask | None) -> Iterator[tuple[str, ...]]:
@@ -31,7 +40,7 @@ def _rows(planned: Plan, mask: Mask | None) -> Iterator[tuple[str, ...]]:
     assert planned.decode
     least = 1
     for size, (short, _, many) in planned.decode.splits["16BIT"].items():
-        found = {"up to 16": (short[0], short[2]), "up to 64": (many[0], many[2])}
+        found = {"up to 16": (short[0], short[2]), "17 or more": (many[0], many[2])}
         if planned.decode_hopper and size > 512:
             _, tile, _, split = planned.decode_hopper.tile
             found[f"from {planned.decode_hopper.least_rows}, on Hopper GPUs"] = tile, split

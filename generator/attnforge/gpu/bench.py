@@ -126,13 +126,14 @@ def run(
                 with own.within():
                     gold = own.forward().detach()
             except Exception as error:  # too large a call, or too large a head; the next one may be of interest
-                return Result(loaded.name, fitting, 0, (Row(OURS, note=_told(error)),))
+                return Result(loaded.name, fitting, 0, (Row(OURS, note=_told(error)),), cached=cache)
             entered = [own, *(ours.in_pages(call, gold) if cache else ours.by_target(call, gold, backward))]
             entered += [_entered(PEERS[name], exported, call, gold) for name in names]
             ceiling = _race(entered, _copy(call) if cache else _large_product(call), call, backward, clock)
             rows = tuple(contender.row for contender in entered)
-            pairs, read = exported.pairs(call), exported.keys(call) * caches.bytes_of_key(call) if cache else 0
-            return Result(loaded.name, fitting, pairs, rows, replays, read, ours.kernels(OURS), ceiling)
+            read = exported.keys(call) * caches.bytes_of_key(call) if cache else 0
+            pairs, kernels = exported.pairs(call), ours.kernels(OURS)
+            return Result(loaded.name, fitting, pairs, rows, replays, kernels, ceiling, cache, read)
 
         for one in sizes:
             with torch.set_grad_enabled(backward):

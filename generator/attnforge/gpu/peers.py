@@ -254,7 +254,7 @@ def _flex(options: dict[str, Any] | None) -> Callable[[Asked], Attend]:
 
 
 def _alone(asked: Asked) -> bool:
-    """True of a single query that sees all keys, as the last one of a causal mask and nothing else does."""
+    """True of a single query that sees all keys: the last one under a causal mask, if nothing else hides keys."""
     return asked.call.sizes.q_len == 1 and asked.traits.window is None
 
 

@@ -15,9 +15,9 @@ _COLOURS = ("#e8862e", "#5b9f6b", "#b4545c", "#8a6fb0", "#8c7a5b", "#d38fb5", "#
 _WIDE, _TALL = 4.2, 3.1  # inches of a panel
 _MEMORY = "memory beside inputs and outputs, MiB"
 _PANELS: dict[str, Callable[[Result, Row], float | None]] = {
-    "forward, TFLOP/s": lambda result, row: None if result.read else result.speeds(row)[0],
+    "forward, TFLOP/s": lambda result, row: None if result.cached else result.speeds(row)[0],
     "backward, TFLOP/s": lambda result, row: result.speeds(row)[1],
-    "over a cache, TB/s": lambda result, row: result.speeds(row)[0] if result.read else None,
+    "over a cache, TB/s": lambda result, row: result.speeds(row)[0] if result.cached else None,
     _MEMORY: lambda result, row: row.forward_mib if row.both_mib is None else row.both_mib,
 }
 

@@ -48,13 +48,14 @@ class Result:
     pairs: int  # that are visible, over all heads
     rows: tuple[Row, ...]
     replayed: bool = False  # whether a CUDA graph held the calls, so that the host has no share in their times
-    read: int = 0  # bytes of keys and values that a call over a cache shows its queries; 0 of calls without one
     kernels: dict[str, str] = field(default_factory=dict)  # the target of ours, by pass, where there are several
     ceiling: Pair = (None, None)  # TFLOP/s of a large product, or TB/s of a copy, which had its turn beside each pass
+    cached: bool = False  # whether the call is over a cache
+    read: int = 0  # bytes of keys and values there that some query sees
 
     def speeds(self, row: Row) -> Pair:
         """TB/s over a cache; else TFLOP/s forward and backward: of the products of visible pairs, two and five."""
-        work = (self.read or 2 * self.pairs * (self.sizes.head_dim + self.sizes.v_dim)) / 1e9
+        work = (self.read if self.cached else 2 * self.pairs * (self.sizes.head_dim + self.sizes.v_dim)) / 1e9
         forward, backward = (
             None if ms is None else times * work / ms for ms, times in zip(row.took, (1, 2.5), strict=True)
         )
@@ -113,11 +114,11 @@ def table(result: Result) -> Any:
     """The measures of one call; `x` is the contender's time by ours."""
     from rich.table import Table
 
-    over = " over a cache" if result.read else ""
+    over = " over a cache" if result.cached else ""
     made = Table(title=f"{result.variant}{over}: {result.sizes.told}{', replayed' if result.replayed else ''}")
     made.caption = _legend(result)
     made.add_column("contender")
-    columns = _CACHED if result.read else _COLUMNS
+    columns = _CACHED if result.cached else _COLUMNS
     for column in columns:
         made.add_column(column, justify="right")
     made.add_column("note")
@@ -128,8 +129,8 @@ def table(result: Result) -> Any:
             PASSES, row.took, result.speeds(row), result.shares(row), ours.took, strict=True
         ):
             ratio = None if ms is None or best is None else ms / best
-            figures = (cell(rate, ".2f" if result.read else ".0f"), cell(share, ".0f"), cell(ratio, ".2f"))
-            cells += [result.mark(row.name, its) + cell(ms, ".4f" if result.read else ".3f"), *figures]
+            figures = (cell(rate, ".2f" if result.cached else ".0f"), cell(share, ".0f"), cell(ratio, ".2f"))
+            cells += [result.mark(row.name, its) + cell(ms, ".4f" if result.cached else ".3f"), *figures]
         cells += [cell(row.forward_mib, ".1f"), cell(row.both_mib, ".1f")]
         note = row.note or (targets.told(result.kernels) if row is ours else "")
         made.add_row(row.name, *cells[: len(columns)], note)
@@ -138,12 +139,13 @@ def table(result: Result) -> Any:
 
 def _legend(result: Result) -> str | None:
     """What stars and percents mean, where there are some."""
+    told, (beside, _) = [], result.ceiling
     speeds = [f"{rate:.0f}" for rate in result.ceiling if rate is not None]
-    told = [f"%: of a large matrix product in the same turns, {' and '.join(speeds)} TFLOP/s"] if speeds else []
-    if result.read:
-        told = [
-            f"TB/s: of the keys and values that are seen; %: of a copy in the same turns, {result.ceiling[0]:.2f} TB/s"
-        ]
+    if result.cached:
+        told = ["TB/s: of the keys and values that are seen"]
+        told += [] if beside is None else [f"%: of a copy in the same turns, {beside:.2f} TB/s"]
+    elif speeds:
+        told = [f"%: of a large matrix product in the same turns, {' and '.join(speeds)} TFLOP/s"]
     if any(result.mark(row.name, its) for row in result.rows for its in PASSES):
         told.append("*: what a call takes")
     return "; ".join(told) or None

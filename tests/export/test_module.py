@@ -465,10 +465,8 @@ def test_a_compiled_layer_decodes_without_a_break(name: str, package: Callable[.
 def test_layers_of_two_packages_compile_in_one_process(
     package: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text, trace_twice = (
-        "mask: [causal]\nscore: [log_decay]\nexports: [decode, module]",
-        retracing.trace_twice(monkeypatch),
-    )
+    trace_twice = retracing.trace_twice(monkeypatch)
+    text = "mask: [causal]\nscore: [log_decay]\nexports: [decode, module]"
     for name in ("faded_1", "faded_2"):
         layer, x = package(name, text).Attention(HIDDEN, HEADS, 2, head_dim=D), torch.randn(B, T, HIDDEN)
         with torch.autocast(x.device.type, torch.float16):

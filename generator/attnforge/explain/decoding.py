@@ -8,6 +8,7 @@ from ..language.spec import Spec
 from ..plan import cached_range, plan
 from ..plan.plan import Plan
 from .arrays import SKIPPED, Mask
+from .columns import aligned
 
 TITLE = "Decoding over a cache, float16 and bfloat16"
 _NOTES = (
@@ -29,9 +30,7 @@ def text(spec: Spec, mask: Mask | None = None) -> str:
         "keys of a split",
         *(("splits of the last query",) if mask else ()),
     )
-    rows = [header, *_rows(plan.build(spec), mask)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    table = ("   ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+    table = aligned([header, *_rows(plan.build(spec), mask)])
     return "\n".join([TITLE, *(f"  {line}" for line in (*keys, *table, *_NOTES))]) + "\n"
 
 

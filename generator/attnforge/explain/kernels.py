@@ -9,6 +9,7 @@ from ..plan import plan, reach
 from ..plan.plan import Plan
 from ..plan.tiles import Tile, of_length, outrun
 from .arrays import SKIPPED, Mask
+from .columns import aligned
 
 TITLE = "Kernels on Hopper GPUs, float16 and bfloat16"
 _PORTABLE = {"forward": ("forward",), "backward": ("backward_dq", "backward_dkv")}  # what makes a pass of them
@@ -21,9 +22,7 @@ def text(spec: Spec, mask: Mask | None = None) -> str:
     if not rows:
         return ""
     header = ("pass", "head sizes", "takes those of hopper", *(("here", "hopper visits", "portable") if mask else ()))
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    lines = ("   ".join(map(str.ljust, row, widths)).rstrip() for row in (header, *rows))
-    return "\n".join([TITLE, *(f"  {line}" for line in lines)]) + "\n"
+    return "\n".join([TITLE, *(f"  {line}" for line in aligned([header, *rows]))]) + "\n"
 
 
 def _rows(planned: Plan, mask: Mask | None, far: int) -> Iterator[tuple[str, ...]]:

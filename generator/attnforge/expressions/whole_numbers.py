@@ -48,6 +48,11 @@ class Ranges:
         low, high = self.of(node)
         return -most <= low and high <= most
 
+    def may_be_0(self, node: Node) -> bool:
+        """True unless a whole number is sure not to be 0."""
+        low, high = self.of(node)
+        return low <= 0 <= high
+
     def of(self, node: Node) -> Range:
         """The least and the greatest that a whole number can be."""
         if node not in self._known:

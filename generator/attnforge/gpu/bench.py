@@ -132,8 +132,10 @@ def run(
             ceiling = _race(entered, _copy(call) if cache else _large_product(call), call, backward, clock)
             rows = tuple(contender.row for contender in entered)
             read = exported.keys(call) * caches.bytes_of_key(call) if cache else 0
-            pairs, kernels = exported.pairs(call), ours.kernels(OURS)
-            return Result(loaded.name, fitting, pairs, rows, replays, kernels, ceiling, cache, read)
+            return Result(
+                loaded.name, fitting, exported.pairs(call), rows, replayed=replays, kernels=ours.kernels(OURS),
+                ceiling=ceiling, cached=cache, read=read,
+            )  # fmt: skip
 
         for one in sizes:
             with torch.set_grad_enabled(backward):

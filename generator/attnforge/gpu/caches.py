@@ -43,26 +43,26 @@ def function(package: Any, planned: Plan, call: Call, page: int = 0) -> Callable
     sequences, keys = k.shape[:2]
     if page and keys % page:
         raise ValueError(f"{keys} keys do not fill pages of {page}")
-    order, pages = torch.arange(sequences * keys, device=k.device), {}
+    order, pages, places = torch.arange(sequences * keys, device=k.device), {}, (sequences, keys)
     if page:
+        places = (-1, page)
         table = torch.randperm(sequences * keys // page, device=k.device).view(sequences, -1)
         order = (table[..., None] * page + order[:page]).flatten()
         pages = {"page_table": table.int()}
 
     def stored(x: torch.Tensor) -> torch.Tensor:
         """What each key has, (B, keys, ...), as the cache has it."""
-        if not page:
-            return x
         made = torch.empty_like(x).flatten(0, 1)
         made[order] = x.flatten(0, 1)
-        return made.view(-1, page, *x.shape[2:])
+        return made.view(*places, *x.shape[2:])
 
-    k_cache = torch.zeros_like(stored(k))
-    v_cache = k_cache[..., : v.shape[-1]] if v.data_ptr() == k.data_ptr() else torch.zeros_like(stored(v))
+    k_cache, v_cache = (x.new_zeros(x.shape).view(*places, *x.shape[2:]) for x in (k, v))
+    if v.data_ptr() == k.data_ptr():
+        v_cache = k_cache[..., : v.shape[-1]]
     told = dict(call.keywords)
-    places = {"positions": torch.arange(keys, device=k.device).repeat(sequences)} if planned.spec.rope else {}
+    counted = {"positions": torch.arange(keys, device=k.device).repeat(sequences)} if planned.spec.rope else {}
     asked = inspect.signature(decode.append).parameters
-    turned = {name: x for name, x in (told | places).items() if name in asked}
+    turned = {name: x for name, x in (told | counted).items() if name in asked}
     decode.append(k.flatten(0, 1), v.flatten(0, 1), k_cache, v_cache, order, **turned)
     for one in planned.decode.arguments:
         if one.argument.name in told and page and "page" in one.shape:

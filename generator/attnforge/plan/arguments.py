@@ -81,15 +81,12 @@ def made_divisors(spec: Spec) -> tuple[tuple[str, str], ...]:
     """What a spec makes of a call's numbers to divide whole ones by, as it writes it, and as Python; if it may be 0."""
     numbers = {option.keyword for option in spec.options} | {given.name for given in spec.inputs if not given.axes}
     limits, own = whole_numbers.limits(spec.inputs, spec.options), names_in_code(spec)
-
-    def may_be_0(divisor: Node) -> bool:
-        low, high = whole_numbers.Ranges(limits).of(divisor)
-        return low <= 0 <= high
+    ranges = whole_numbers.Ranges(limits)
 
     def text(divisor: Node) -> str:
         return printers.torch(_of_numbers(divisor), lambda leaf: own[str(leaf.value)], limits, atom=True, total=True)
 
-    found = (node for node in divisors(spec.nodes) if node.op not in ("input", "option") and may_be_0(node))
+    found = (node for node in divisors(spec.nodes) if node.op not in ("input", "option") and ranges.may_be_0(node))
     read = ((node, {n.value for n in node.walk() if n.op in ("input", "option")}) for node in found)
     return tuple((spec_text.source(node), text(node)) for node, names in read if names <= numbers)
 

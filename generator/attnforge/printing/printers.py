@@ -332,8 +332,7 @@ class _Torch:
         # a length of 0 leaves no place to divide at
         if self.ranges is None or (divisor.op == "var" and divisor.value in SCALARS):
             return False
-        low, high = self.ranges.of(divisor)
-        return low <= 0 <= high
+        return self.ranges.may_be_0(divisor)
 
     def _real(self, node: Node) -> Text:
         text = self.print(node)

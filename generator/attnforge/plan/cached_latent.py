@@ -24,7 +24,7 @@ def constants(a: Analysis) -> tuple[Parameter, ...]:
     return (
         *((V_IN_K,) if a.spec.latent else ()),
         Parameter("TURNED", "constexpr", turned),
-        Parameter("SUMS", "constexpr", f"min(8 * alone[0], {keys}) if block_m <= FEW else 8"),
+        Parameter("SUMS", "constexpr", f"min(8 * ways[0][1], {keys}) if block_m <= FEW else 8"),
         Parameter("IN_TWOS", "constexpr", in_twos),
     )
 

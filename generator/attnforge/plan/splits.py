@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from .tiles import Tile, family
 
-Ways = tuple[tuple[int, int], tuple[int, int], float]
-"""Warps and stages of a program with few others, and of one in a crowd, whose programs hide each other's loads; and how
-many programs of a multiprocessor are a crowd. No bits hang on which of both it has: partial sums are by the first
-number of warps."""
+Ways = tuple[tuple[float, int, int], ...]
+"""From how many programs of a multiprocessor on, warps and stages: those of many hide each other's loads, and have less
+room each. No bits hang on which of them a program has: partial sums are by the first number of warps."""
 Split = tuple[int, Ways, int]
 """Keys of a tile, warps and stages, and keys of a split."""
 Splits = tuple[Split, Split, Split]
@@ -17,8 +16,8 @@ Table = dict[str, dict[int, Splits]]
 
 
 def _any(keys: int, warps: int, stages: int, split: int) -> Split:
-    """One that takes the same warps and stages in a crowd."""
-    return keys, ((warps, stages), (warps, stages), 1), split
+    """One that takes the same warps and stages beside any others."""
+    return keys, ((0, warps, stages),), split
 
 
 # measured on an NVIDIA H200 or H100, torch 2.11, triton 3.6; for heads wider than 256 chosen by what the compiler makes
@@ -26,15 +25,35 @@ def _any(keys: int, warps: int, stages: int, split: int) -> Split:
 _MANY = {64: _any(128, 4, 3, 1024), 128: _any(64, 4, 3, 1024)}
 _TABLE: Table = {
     "16BIT": {
-        64: ((128, ((4, 3), (2, 2), 3.5), 512), (32, ((2, 3), (2, 2), 7), 1024), _MANY[64]),
-        128: ((64, ((4, 3), (2, 2), 3.5), 256), (32, ((2, 3), (1, 2), 3.5), 1024), _MANY[128]),
-        256: ((32, ((4, 3), (2, 2), 3.5), 256), (32, ((2, 3), (2, 2), 1.75), 1024), _any(16, 4, 4, 1024)),
+        64: (
+            (128, ((0, 4, 3), (3.5, 2, 2)), 512),
+            (32, ((0, 4, 3), (1.75, 2, 3), (7, 2, 2)), 1024),
+            _MANY[64],
+        ),
+        128: (
+            (64, ((0, 4, 3), (3.5, 2, 2)), 256),
+            (32, ((0, 4, 3), (1.75, 2, 3), (3.5, 1, 2)), 1024),
+            _MANY[128],
+        ),
+        256: (
+            (32, ((0, 4, 3), (3.5, 2, 2)), 256),
+            (32, ((0, 4, 3), (2.25, 2, 2)), 1024),
+            _any(16, 4, 4, 1024),
+        ),
         512: (_any(16, 4, 3, 256), _any(16, 4, 3, 1024), _any(16, 8, 3, 1024)),
     },
     "FLOAT8": {
-        64: ((128, ((4, 3), (2, 3), 3.5), 512), (32, ((2, 3), (1, 3), 3.5), 1024), _MANY[64]),
-        128: ((64, ((4, 3), (2, 3), 3.5), 256), _any(64, 2, 3, 1024), _MANY[128]),
-        256: (_any(32, 4, 3, 256), _any(32, 2, 3, 1024), _any(32, 4, 3, 1024)),
+        64: (
+            (128, ((0, 4, 3), (3.5, 2, 3)), 512),
+            (32, ((0, 4, 3), (1.5, 2, 3), (3.5, 1, 3)), 1024),
+            _MANY[64],
+        ),
+        128: (
+            (64, ((0, 4, 3), (3.5, 2, 3)), 256),
+            (64, ((0, 4, 3), (1.5, 2, 3)), 1024),
+            _MANY[128],
+        ),
+        256: (_any(32, 4, 3, 256), (32, ((0, 4, 3), (1.5, 2, 3)), 1024), _any(32, 4, 3, 1024)),
         512: (_any(16, 4, 3, 256), _any(16, 4, 3, 1024), _any(16, 8, 3, 1024)),
     },
     "FP32": {
@@ -110,5 +129,5 @@ def tile(tables: Table, latent: bool, head_dim: int, dtype: str, arch: str, rows
     block_m = min(max(rows, fewest), 64 if roomy else FEW)
     # products are of so many rows there
     block_m = 64 if block_m > FEW and whole else block_m
-    block_n, (alone, *_), _ = many if block_m > FEW else short
-    return Tile(block_m, block_n, *alone)
+    block_n, ((_, warps, stages), *_), _ = many if block_m > FEW else short
+    return Tile(block_m, block_n, warps, stages)

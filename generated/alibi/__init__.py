@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  894bf2a3fce1525e
-#   text hash     59be19aaede5a5a6
+#   content hash  29598231e760b30a
+#   text hash     3bbd9d4baf026733
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

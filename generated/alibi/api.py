@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  61d243e741184533
-#   text hash     600dd918b8275b43
+#   content hash  b09fc26ee02c73d3
+#   text hash     0df20a16cecd9ac7
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6ab8767f59fa10dc
-#   text hash     7a66ab85588e15b2
+#   content hash  1438cf0e169ef295
+#   text hash     f6daea46ea205f71
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

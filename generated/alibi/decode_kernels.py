@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  68bf6afdb4de01b2
-#   text hash     f346d357a1fcc602
+#   content hash  fb955eb33b46d4be
+#   text hash     4d656fc80ac45851
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  34cf1021a740b790
-#   text hash     afd8c755485cdd09
+#   content hash  ed355cadd0842790
+#   text hash     8fa6bd6bcc0600f5
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  beec028c00be3765
-#   text hash     49f1e5b8d748d9a5
+#   content hash  137a5664bd54f06b
+#   text hash     ef93e6809ca62d18
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

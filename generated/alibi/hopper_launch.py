@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  38d9bcf53a15ea8c
-#   text hash     970a9d4ebf218eb3
+#   content hash  782de849462dc194
+#   text hash     d810fc5cab35e6e7
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e36adbfd0bad9ebc
-#   text hash     7045ff66af3378a2
+#   content hash  58b5ee7115891f7d
+#   text hash     962aa0615d001611
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1bb559b63d2b11aa
-#   text hash     c44763770a5bc367
+#   content hash  631e9dda1628ffba
+#   text hash     d504689405d12c86
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  31a0a7252144c33e
-#   text hash     2e89284301f6af05
+#   content hash  3418917bd172f10b
+#   text hash     c73fcacdec5fffff
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2bba571f469aa3c1
-#   text hash     ed0d9be3fd6db1dd
+#   content hash  8535950b31458477
+#   text hash     6f5a5b7934aade37
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c8a3022c9820d91e
-#   text hash     9f5bc71695893faa
+#   content hash  498871d2ad98e6c3
+#   text hash     5e75ebfad8059cd6
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

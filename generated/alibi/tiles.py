@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  374e69ba32a05319
-#   text hash     c57e4b758c15a9f5
+#   content hash  3649648843b84b57
+#   text hash     a28ef6438ff726f2
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

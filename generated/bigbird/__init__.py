@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  542e6d39e8e1fdf4
-#   text hash     16978814e246ce8c
+#   content hash  16aff26fbd093ada
+#   text hash     6257fb70eb737eb0
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  2155f758319770ce
-#   text hash     fa6357036c87bd03
+#   content hash  a268dc065ac473cb
+#   text hash     afceba3a8f9c6c86
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

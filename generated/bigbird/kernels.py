@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0d1926e632ab2703
-#   text hash     d3470ce79b57d7b2
+#   content hash  7bb827d39f2c91a9
+#   text hash     8fa56601816a71bb
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  924e436c9fc62d33
-#   text hash     80074c4de77b02b5
+#   content hash  ed4c3368f2ef540b
+#   text hash     1a956454fecf9559
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b649e51a16a044d3
-#   text hash     8baa1443c3a47693
+#   content hash  ddab70775c05ba28
+#   text hash     c6c31f73bed08e46
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  447fce5dfbd0ab48
-#   text hash     081ce71deb46340f
+#   content hash  1996760fd7f0b893
+#   text hash     2659ce064699156d
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

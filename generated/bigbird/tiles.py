@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0d0d94a9c9479581
-#   text hash     2d872744685ac006
+#   content hash  cffaeacf8f84e041
+#   text hash     5a8cdc8295d3a8ac
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

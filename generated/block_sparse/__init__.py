@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  4c4f2f3bdcdbacb7
-#   text hash     bc5828f43ed3879e
+#   content hash  c2ba63d774b1df77
+#   text hash     16f3a13c6b0eb064
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  05c78739cf297006
-#   text hash     77c206bba0bda608
+#   content hash  0bda7fc7fe70eade
+#   text hash     54e6c9d3cc58b2fa
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

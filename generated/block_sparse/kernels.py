@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3caca8259f35638d
-#   text hash     a1f83c066a9b8068
+#   content hash  c9de353626ce0992
+#   text hash     4fb13619995ab8fa
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  bfbef75851a69b30
-#   text hash     385f48e754ebd358
+#   content hash  717a5758b292cc65
+#   text hash     7302601084882992
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e62f9ad27a85a735
-#   text hash     56106930ab9d2932
+#   content hash  3760b79c0a2a2adf
+#   text hash     dd2a8d2fd81ea0b9
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

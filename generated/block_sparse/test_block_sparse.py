@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  4df91111c78affba
-#   text hash     8c8548b409df616b
+#   content hash  005214ce05deb95c
+#   text hash     7d4d0f8b8c731550
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

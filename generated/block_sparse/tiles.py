@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  1bfe9ba366551f52
-#   text hash     b6ce33a75357c739
+#   content hash  22abc8d3d631e401
+#   text hash     11ad381d6a24cf38
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  251a481edbdafdae
-#   text hash     b0ebef940bb32596
+#   content hash  e046c70f2a347386
+#   text hash     99e851058377e6c7
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

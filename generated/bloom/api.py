@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b2bbef3a4df2e97c
-#   text hash     8b02efdf222c49c8
+#   content hash  fa96b09febdce62b
+#   text hash     6532b07082199f79
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0b3e04c0a5040606
-#   text hash     8dc6f1dfbdf13cb1
+#   content hash  910b762df41cd293
+#   text hash     23a571ca81049e2c
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  8c25cd985e625204
-#   text hash     603b68999a04f663
+#   content hash  dfc22eb04495cf42
+#   text hash     2f219a37d3ee57b5
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

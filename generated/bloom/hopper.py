@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3c89a93c2201f9aa
-#   text hash     8ac0c5d60d1943f4
+#   content hash  943e7d057c52920d
+#   text hash     5a359e84261a1a52
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

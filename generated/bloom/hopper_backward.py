@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a0010d07b1111442
-#   text hash     0f6d7b4942a095c7
+#   content hash  40a46436780b6d66
+#   text hash     6a75b14e536b928d
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  00268976f75a104f
-#   text hash     fa23a209e195b6f9
+#   content hash  a69ac50e2ee57f85
+#   text hash     253390f7f65015f7
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0ae46713cf793194
-#   text hash     a8623e6ad7ca9abb
+#   content hash  24f50edde106abda
+#   text hash     83a1d458a949f380
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

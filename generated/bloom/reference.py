@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  eb4ea9a1f1c09cf4
-#   text hash     51740eb3f6b6bd92
+#   content hash  581547dc0e0834bb
+#   text hash     40a5b3cc5d8d9e3b
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

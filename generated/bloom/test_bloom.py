@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3919938a041c6b7e
-#   text hash     72abb63de4e361e9
+#   content hash  cac26aa57589ac7d
+#   text hash     06edc68616489510
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f8da7b08283ff87f
-#   text hash     9d4204a659b2fae6
+#   content hash  b4a0b5de3cbaf164
+#   text hash     5afbf7ba2ac44def
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

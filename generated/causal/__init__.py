@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  94f468014e389624
-#   text hash     e6de2f0b252341aa
+#   content hash  c2f784de3b8d04b7
+#   text hash     5f9857ad712bf6d3
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

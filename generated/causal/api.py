@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9b24520e15db8ea5
-#   text hash     9f6723b30c59edfe
+#   content hash  e7e5497dcd2673a7
+#   text hash     cc2828b873fbd853
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a99d3126b2fdd50e
-#   text hash     2bdc2463021996c4
+#   content hash  115915d9b4e9ce5d
+#   text hash     e2a0557256f6db27
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

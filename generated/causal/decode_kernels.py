@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  30fdafccfc03c656
-#   text hash     f9c405854fa28ca3
+#   content hash  fd5a676a1cf2d696
+#   text hash     41fe38cdafb45ade
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9b75ff5243395ab2
-#   text hash     b9197c9b42422822
+#   content hash  397074ec52fb1095
+#   text hash     6352e4c1ed4d0528
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

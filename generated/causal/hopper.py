@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e14bcc64461b7848
-#   text hash     4839ad82506af160
+#   content hash  a0e3cb523a27fe70
+#   text hash     8496dcf3d649a59e
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b88480b00ad9ffe0
-#   text hash     27eb3e4e1714592c
+#   content hash  b29850f64b7fee34
+#   text hash     6e754f082184d95d
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

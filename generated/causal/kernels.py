@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9d7b45f5fae65da0
-#   text hash     aa9b2cb395e82eb2
+#   content hash  6b1185ec27b30597
+#   text hash     4bb24f3b71501fc9
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

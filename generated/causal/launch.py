@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  33c18c27dda0788a
-#   text hash     be97540a85346b3c
+#   content hash  ed6ab560b431ce53
+#   text hash     bad78bdea8baa53d
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

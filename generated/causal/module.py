@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  254faeb5ef487733
-#   text hash     9dca0c538ce99385
+#   content hash  02fc10148c37e3c9
+#   text hash     1b2d05af45329008
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a509723b6a2453fd
-#   text hash     995bc2cc0284595a
+#   content hash  928851e61168dea2
+#   text hash     3c8568c650c8415d
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4ba16266dba52b07
-#   text hash     6b4d465a095d122c
+#   content hash  566fcf5229027a2b
+#   text hash     b8b6f09ca89de14b
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d1e389f473478498
-#   text hash     0b52b9ea1f815578
+#   content hash  8a65d387f50788da
+#   text hash     50a40b627ad71bfa
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  76bd69cbb2acc1ab
-#   text hash     5141fc3e782dbcf7
+#   content hash  174f77ca9dd6c7fd
+#   text hash     6a95816eecae7078
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

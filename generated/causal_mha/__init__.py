@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f0cbd3003bea8688
-#   text hash     14a132a452aea2af
+#   content hash  ab91c32771f7fd5d
+#   text hash     4458bf730accd01a
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

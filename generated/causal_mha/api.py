@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f0e5df33494e98bd
-#   text hash     decf05a12ea87583
+#   content hash  47da2a8c1c423952
+#   text hash     584dad6d1f9a295e
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3134272e85aea7a5
-#   text hash     4504a4e7b7389fce
+#   content hash  0c443ed8399e3c43
+#   text hash     173b0c2d0468a04e
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

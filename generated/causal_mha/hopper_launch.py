@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a7284abcd4994343
-#   text hash     39527d01967a2005
+#   content hash  8767433771627e6a
+#   text hash     cf56c17a1dadb3b4
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b7e4817d713b7f4c
-#   text hash     a7a870ffb769adaf
+#   content hash  48b0f414763bb944
+#   text hash     0a5d9f25cbd95911
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

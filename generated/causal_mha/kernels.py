@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0f26cbc7b0b19f7c
-#   text hash     d0536c83ca75f94d
+#   content hash  be174c642e173d8c
+#   text hash     8d9bbf95aa105ef3
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  71d912fec7fa3b9f
-#   text hash     63e602f2b3625dab
+#   content hash  d12caee212a978c2
+#   text hash     4afe79b32790d890
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

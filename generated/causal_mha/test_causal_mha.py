@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9608de6d90b24adb
-#   text hash     402404933f8cf284
+#   content hash  fa7c44058633d557
+#   text hash     8ee86e86bb34ceaa
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0cda0f4891f772fd
-#   text hash     7c6d3cc06513f347
+#   content hash  36815e78874f7d0b
+#   text hash     db7dc3081514eb28
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c2e712e1649c9365
-#   text hash     81bb08b3e804160b
+#   content hash  d9ce36b6429cbbfa
+#   text hash     8558d98a125ebc03
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

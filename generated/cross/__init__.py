@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  11119f84da9a5864
-#   text hash     d47e0d79f3cee3ad
+#   content hash  b19bd3d0a289f9d7
+#   text hash     1c3adf95516e233e
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

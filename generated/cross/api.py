@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  54868f1a6e184533
-#   text hash     0825d6370a76817b
+#   content hash  e5ed721595167b92
+#   text hash     fa178f695979bbce
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

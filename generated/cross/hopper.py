@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  929c216b60eeb00d
-#   text hash     15450b04edec92b7
+#   content hash  f74f5dbcb5a7e13a
+#   text hash     2a3cbc858c4e4c74
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b3c0fa6715828ec3
-#   text hash     5ee0a92f1a83fcda
+#   content hash  15844337d22c437d
+#   text hash     76e28952f6e23708
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  af67066e82c67d21
-#   text hash     9b98298cd69c9a00
+#   content hash  2ac921fac30500fa
+#   text hash     5471237b7be6e1ee
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

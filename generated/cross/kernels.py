@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d8cf20c459c51bd0
-#   text hash     ccdf1da689d57c8b
+#   content hash  27d65a1cccec2368
+#   text hash     721899b897d1ee23
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  671ab0892ffd8002
-#   text hash     fb06dfde41724554
+#   content hash  419536759fc8335d
+#   text hash     516ba0c0a4c58a9c
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

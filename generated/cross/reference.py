@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  98f765a9b5d343cb
-#   text hash     d875fc344151d0af
+#   content hash  812b23177f3ac428
+#   text hash     c8abb267915dee2b
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

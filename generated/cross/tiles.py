@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5e192c343a24376f
-#   text hash     243f34067d601f99
+#   content hash  15631089acec59ca
+#   text hash     489733e2561d3ced
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7a74b77316f819a3
-#   text hash     77dcd8817477ec0b
+#   content hash  9f896b5603aee9d8
+#   text hash     4f572e2cfd86cc8b
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

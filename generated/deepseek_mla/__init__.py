@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5c83c160e35f36fa
-#   text hash     1d4b7e986541eb69
+#   content hash  830dfb1223f3f058
+#   text hash     1c55a5e8b8b3169e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d6993b8ea7bc93b6
-#   text hash     1d3bf45b341ec98c
+#   content hash  af3cbb35801a969c
+#   text hash     0789ad0da9495c45
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a465e034a0b598f5
-#   text hash     80acefaa860f51b2
+#   content hash  43892ebe0c8c1eb7
+#   text hash     c6dc07fd0afba98e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0930e34bec654f7c
-#   text hash     cfd04ffa0dd33737
+#   content hash  b7df672d499f0241
+#   text hash     bdc20a818bac1788
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

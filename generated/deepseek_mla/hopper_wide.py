@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ec4220c1626c1161
-#   text hash     d95dcfd36092c5d4
+#   content hash  5122c735d9b76b61
+#   text hash     930d54ab8ac7ac90
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

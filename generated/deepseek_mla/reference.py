@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6df9e6a6e585fe02
-#   text hash     103d48e66b00a39c
+#   content hash  16665e5b08f71994
+#   text hash     a60ffc046759836e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

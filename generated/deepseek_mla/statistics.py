@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9b8386a72be0c6f0
-#   text hash     8a6e703eb23cfa2e
+#   content hash  c42149c3f0897ee9
+#   text hash     be48d0f6cacf58e1
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

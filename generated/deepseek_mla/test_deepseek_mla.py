@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  300a9d55f15bff3d
-#   text hash     fb187d5a7ac3d57d
+#   content hash  b62bdca53780b037
+#   text hash     812f144ac9ba76a4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

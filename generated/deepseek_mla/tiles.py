@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  82d3acbe8708cc9c
-#   text hash     ec43d6e2bc9cf6d7
+#   content hash  5e8a6169c58f1363
+#   text hash     a0b322b26009aae1
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a26ddf43ceaa0ae3
-#   text hash     6f517227c4c70b21
+#   content hash  6fd5ed320da54b08
+#   text hash     509ce6ff0791002b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  caca95c4813e353d
-#   text hash     f1dd1f5129faa474
+#   content hash  4da3e7decd696a70
+#   text hash     e95d7bb24f922dd0
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  678171c6771f8ae2
-#   text hash     e07163ae459bd67c
+#   content hash  b6d854d74a6b59cb
+#   text hash     8dc42693b34f6977
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  20f11477f6dc6e14
-#   text hash     9f5e44fa83d270b8
+#   content hash  fcd1609ec2c007d6
+#   text hash     0d00c084e89ea05d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """`attend_split` of decode_kernels.py for latent heads on Hopper GPUs, in Gluon; other names as at its head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  c3a62f40da806dfd
-#   text hash     4dfa07692c669fc1
+#   content hash  eaa8ad26a17647a0
+#   text hash     6a4005300d26224b
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  3181fb6065effa5b
-#   text hash     90a52321f0b40400
+#   content hash  cd5e8a73e3838fb7
+#   text hash     8ab3c37a898878d6
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f7ddac6f5b5a9f07
-#   text hash     94efcd9f1156d6b0
+#   content hash  eae807e8cbc47b30
+#   text hash     bcc32012a68e9d3e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

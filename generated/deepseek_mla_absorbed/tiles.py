@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  a64f7faf4bf3a6e3
-#   text hash     70367588e5a7a033
+#   content hash  50d6d85d8bc47987
+#   text hash     9ad09503ea1576bc
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1aa75d8ee75e7bdc
-#   text hash     ec5efa95fc292404
+#   content hash  e3fc2d6527c263ef
+#   text hash     97862f8622b1d8b8
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

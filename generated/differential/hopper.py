@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  0eeb3801fa7348bc
-#   text hash     cbeeb1d1f962e4d7
+#   content hash  2ff94cea19df69b2
+#   text hash     bb51bfe2b6e535fc
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  69e62074855b0913
-#   text hash     81ece5c2acc55457
+#   content hash  b03b93290e5f20da
+#   text hash     eae807abd98d7bf5
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  668e1c2e47af3470
-#   text hash     7f1965dc5985ee62
+#   content hash  582922a4b8b79ad8
+#   text hash     0f90f1dd1f10cd44
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  0c2be95bd0702b54
-#   text hash     43553c0c9eb38f51
+#   content hash  7990eaa48adcc21e
+#   text hash     0f8d1c4137ab8baf
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  de728cbc0b74869b
-#   text hash     d1e9a7e318a93525
+#   content hash  e5ac1620ccd22d81
+#   text hash     7b821e7d8492241e
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  36cf767c768021de
-#   text hash     846eaaad5067e222
+#   content hash  841dd331615ad70d
+#   text hash     41d679863a0ccc0b
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  39adff4da415a654
-#   text hash     141531d520072e81
+#   content hash  a1bef38306e3f03a
+#   text hash     94a23b6a282a1c71
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d1e51ffaef501fc7
-#   text hash     12a1ea69ccce1311
+#   content hash  1dcaf8e244dc2154
+#   text hash     c39a7ff6182fdb37
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

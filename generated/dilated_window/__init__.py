@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  1254f67afd49a34d
-#   text hash     ce2bb199591f598f
+#   content hash  5e264553cfbf9913
+#   text hash     08d86988f60aaf05
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  aac3156585f15824
-#   text hash     2483e3feb1e98cbd
+#   content hash  71241f61fd14a6ae
+#   text hash     43664fc81c3d1a1d
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  7cb9bdec3434e162
-#   text hash     26cf07d109f8af8c
+#   content hash  0b3ffdec6c4b36a7
+#   text hash     764cf54f4bf54078
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

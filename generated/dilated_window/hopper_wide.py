@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  142c7aaabd174609
-#   text hash     58239839775b6530
+#   content hash  874894287f08b220
+#   text hash     aaae5e8bfad0f47b
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

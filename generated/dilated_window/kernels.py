@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  271722082ccc6535
-#   text hash     658f4de60b166752
+#   content hash  21d1dc25357270ed
+#   text hash     4bb2eaa1a9ef75bb
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

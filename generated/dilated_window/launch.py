@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f589d8873b1d16d9
-#   text hash     763a52c80b4a0153
+#   content hash  7267f51bc7ac796f
+#   text hash     e76f457eea5ec643
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4cd11172ed63ae5b
-#   text hash     f2966c6537346d6b
+#   content hash  d1f5b2106a37d569
+#   text hash     caa57e2ded8ea03e
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  976fcb678dedbb94
-#   text hash     e1300eac835da8d8
+#   content hash  dd8d962748a12d63
+#   text hash     2fc0ddb0f382052e
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f4fc7da3c9186d84
-#   text hash     75062c1d8b4a5c69
+#   content hash  bc70fca183e4cbb7
+#   text hash     f83b0bf64c43ce7d
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  3bda2c58a8afb9f7
-#   text hash     11183a2766438985
+#   content hash  6a3c5314001d36b7
+#   text hash     603b02a43f8f1632
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

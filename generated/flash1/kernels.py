@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b443d97ecb151d2f
-#   text hash     38a031be29050257
+#   content hash  f1bd7cf6e01411c5
+#   text hash     36d33d9a6c3fc8de
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.
@@ -188,10 +188,12 @@ def attend(
     pivot = tl.where(m_new == float("-inf"), 0.0, m_new)
     p = tl.exp2(score * scale_log2 - pivot[:, None])
     l_old = l * tl.exp2(m - pivot)
-    l_new = l_old + tl.sum(p, 1)
+    added = tl.sum(p, 1)
+    l_new = l_old + added
     acc = add_product(acc * l_old[:, None], p.to(v_tile.dtype), v_tile, PRECISION)  # [BLOCK_M, BLOCK_DV]
     acc = acc / tl.where(l_new == 0, 1.0, l_new)[:, None]
-    tl.store(acc_place, acc, mask=inside)
+    # a row whose sums stay as they are keeps their bits: divided once more, they may round another way
+    tl.store(acc_place, acc, mask=inside & (added != 0)[:, None])
     tl.store(m_base + row, m_new, mask=row < q_len)
     tl.store(l_base + row, l_new, mask=row < q_len)
     # the next step may read what other threads wrote in this one

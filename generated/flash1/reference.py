@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f963fb4dac180a60
-#   text hash     112cd107084ea8b8
+#   content hash  896d3200e889de6d
+#   text hash     f5bc804c1ce4d183
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

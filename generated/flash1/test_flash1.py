@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f00a3f2cd95f9e82
-#   text hash     d62e9b9b2c39ff2d
+#   content hash  f0df0b1dc08dbbc9
+#   text hash     02459d74d1c7409a
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ec69d30d4f1bc106
-#   text hash     1bc9a4185176e03f
+#   content hash  22063ed6d9bf8ef5
+#   text hash     72464fb7547d4ace
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  5c2bb05e83f42f84
-#   text hash     e0dd86c412e801f7
+#   content hash  3389587997a9ef17
+#   text hash     7bd22611a046b477
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  b963eaf922f8ad51
-#   text hash     4b4b69aca5c5573e
+#   content hash  5b08c20434df6a2a
+#   text hash     14cb8b51c4843ad7
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

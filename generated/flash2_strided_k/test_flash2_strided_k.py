@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  743b887e2b5768f9
-#   text hash     cd69478a9c0aad1e
+#   content hash  42cf2e49054841f3
+#   text hash     57826229967a14a8
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

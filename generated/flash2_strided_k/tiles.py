@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  a1192aea716c72cf
-#   text hash     7c2cd9b276eb1234
+#   content hash  8c2795ce3c8f51e3
+#   text hash     ec0a003b9e32ec74
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

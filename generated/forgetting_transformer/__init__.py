@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f17592c7b3a702fd
-#   text hash     83e45c9dd563e727
+#   content hash  15e6f76c042bad6b
+#   text hash     155c7bbaf51a4f83
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e1e50b819d211494
-#   text hash     771f4444f78b03d5
+#   content hash  d7a493af31f5ec23
+#   text hash     c1df312facf2ce7d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  1cd294a5e7b5167f
-#   text hash     79a972d4d2eb194a
+#   content hash  b1fe7acff64d6673
+#   text hash     ed9795b4a1a73032
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

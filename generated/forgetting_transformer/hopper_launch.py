@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0511cf28a91f60b4
-#   text hash     c7746ebfa47f2975
+#   content hash  0d2df8d819f3cc6b
+#   text hash     857f59fcc0f9a067
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

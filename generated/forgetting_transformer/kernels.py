@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6710fc96ca311e91
-#   text hash     99579243dfe6dc67
+#   content hash  a2ac8b6370a6c1b4
+#   text hash     9fb4c792344472c9
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6e1e7cf24638fb3a
-#   text hash     694d3c9c012fd001
+#   content hash  40dec9bcfba2ea0c
+#   text hash     6572a48d4d26bdc8
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  bc6eab06fd8ec32f
-#   text hash     d05493c530316402
+#   content hash  0a3495cfb668a0d1
+#   text hash     4ad592776192a6bf
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

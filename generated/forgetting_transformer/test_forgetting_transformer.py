@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  558c9a732d6252cc
-#   text hash     140c1305184f2c6c
+#   content hash  0c6fcce01bdd2a96
+#   text hash     94da20586a4445f6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f548e4f8ae18cdff
-#   text hash     cc06b5bfddc63b91
+#   content hash  71435dd05059a2bd
+#   text hash     a0254c966bd281bd
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

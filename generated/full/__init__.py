@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  70d0023b82a986c9
-#   text hash     c5def06b7ec72297
+#   content hash  381cd9cfec6e48c2
+#   text hash     874b52a8f29e77bd
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

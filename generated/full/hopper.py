@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e8947d5e11eeac13
-#   text hash     a5d139454350df5e
+#   content hash  03860576d4db84ec
+#   text hash     6fc2c5aacbff0c69
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a95ae6a249286f0b
-#   text hash     b718f1cd2a4b847d
+#   content hash  942ef73ae3460b31
+#   text hash     326d59a886195002
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ba95591899ed8f41
-#   text hash     318176f1195a92f9
+#   content hash  b880f9fe2da4e068
+#   text hash     b3c260fccf635885
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  137a5f1453a454bf
-#   text hash     0799e0b45c43e303
+#   content hash  391cb43d679a50fb
+#   text hash     6ae73a37cbbd38fd
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

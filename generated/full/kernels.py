@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  55b02ee525862c37
-#   text hash     439cb37ec1cd931f
+#   content hash  5920986dc8533032
+#   text hash     2e3be472b1fa6229
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8756126e0b559b9e
-#   text hash     33b6d71c81286878
+#   content hash  e72b173622ce8c57
+#   text hash     456dd10070e20fec
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  fb1ad65dfaf84171
-#   text hash     c0f3b635f079363a
+#   content hash  5e9731e7923765c7
+#   text hash     d537b59166facd19
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

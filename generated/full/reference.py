@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bdce697dc3e8ee07
-#   text hash     00ab844a3f4f8acf
+#   content hash  78bbbd52881a6e2a
+#   text hash     410e4950cf5f43e2
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

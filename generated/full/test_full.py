@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4f740ca45dc646fa
-#   text hash     026f29f89e87a7e4
+#   content hash  e0fc19e12466eb2d
+#   text hash     4f19d3f02cdb7834
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  32f130b5360db878
-#   text hash     b3f64def7627da2b
+#   content hash  9625230f9a0b0918
+#   text hash     a09c74c00d66c062
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  61bdb8bc66cbe7f9
-#   text hash     2b348c66d22e13bf
+#   content hash  13e260257cf90007
+#   text hash     12e36bd14f3e0f87
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  98747f529a28a107
-#   text hash     b22556002c25f6cd
+#   content hash  df01e6cf08e3c56b
+#   text hash     c31883643264d606
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a8ee20fd0915474f
-#   text hash     d8a4d7e61973b82c
+#   content hash  d4cef9365e07df8e
+#   text hash     5b605d2c3966e8ae
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  350a7c675a9cab7b
-#   text hash     bc27c0ec7257cfea
+#   content hash  5f0382ad8be1239f
+#   text hash     b53b09adbe3a8471
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c4628baf071f8552
-#   text hash     2cdd0785b60f1e17
+#   content hash  c6ad1594c8b07587
+#   text hash     f741d0f289ea9e95
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

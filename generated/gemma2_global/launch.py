@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  44f4127b0821634b
-#   text hash     6041e99eea7023a7
+#   content hash  a2264522395a32f0
+#   text hash     4aadc89dd1a920d4
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  60641bd364df9001
-#   text hash     9de0026df79797c6
+#   content hash  e6c4120e8880663f
+#   text hash     e84567b5ad92f8f3
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

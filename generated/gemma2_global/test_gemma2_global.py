@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f0a8c8cf58a900d8
-#   text hash     d3e6c760185cf8f1
+#   content hash  7cc5a8344a644ab0
+#   text hash     a29a6385b46ff3d5
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c46eb16a0a384521
-#   text hash     62f2a0718922a5e6
+#   content hash  dceb92c1b10ba84d
+#   text hash     104f2f04655c4a0b
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

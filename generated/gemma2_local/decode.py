@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  74ea99e2691a0fbd
-#   text hash     febba4f5756f15db
+#   content hash  144bcbe1bd140fc9
+#   text hash     217bad646b9c0679
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

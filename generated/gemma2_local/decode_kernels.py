@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ee2aca3086a9401a
-#   text hash     2c86d31931e2f345
+#   content hash  71f30de14be2fa64
+#   text hash     7d5baf79119bf9ae
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

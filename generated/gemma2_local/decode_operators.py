@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9dd10baaa00e550e
-#   text hash     474021ddf647bc13
+#   content hash  d1688accaeee5ee5
+#   text hash     bf0c1a86a44009cd
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

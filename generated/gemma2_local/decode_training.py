@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ab77fc9818ca30e1
-#   text hash     36cc6816a5472073
+#   content hash  df1c33018e4d592a
+#   text hash     662178c9b72ab7aa
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

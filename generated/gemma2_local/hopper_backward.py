@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7a76c831d5c03b89
-#   text hash     4a4be40ebcadab04
+#   content hash  0ece2af2dee51e38
+#   text hash     3c2f1e904aef7803
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  dd518baeedfa71d8
-#   text hash     7ee4665cbfecede9
+#   content hash  7c9be9601cf5de1d
+#   text hash     c8d16e2de813dc3f
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

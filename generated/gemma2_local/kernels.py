@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a7287d109d533019
-#   text hash     7c18c7e29aab5ca1
+#   content hash  bea17cb42389871d
+#   text hash     710d743eef68d5c0
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  60aa6035f0befc2c
-#   text hash     bc939a036d7f99e8
+#   content hash  cf4963afa76d18e7
+#   text hash     7e459f7929140c42
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  22a9ce88ae0a4e08
-#   text hash     6514bd3479b125a9
+#   content hash  40411a8cfe39ed54
+#   text hash     b51f8b8581c2d78e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

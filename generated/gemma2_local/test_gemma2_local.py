@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3954a4140dd51a55
-#   text hash     496607e4d91cc023
+#   content hash  5d54b812acbfe535
+#   text hash     63aa1a96c9880c6c
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9607d7f62c7900b1
-#   text hash     d60b9d2992ea8c4a
+#   content hash  63b7c9c3f5b3ed87
+#   text hash     f5b50acdab64abc4
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

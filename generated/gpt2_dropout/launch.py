@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  37918a1da7d11b2e
-#   text hash     33f4e04cee94a351
+#   content hash  5a1530e547a16e71
+#   text hash     36e72911f2018e78
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  bf0cd27207ee1a94
-#   text hash     2b83042448c189c0
+#   content hash  38508cc19aff972e
+#   text hash     4694f7908defa9ad
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2f1ba798f03c4ddc
-#   text hash     3f99997eca514e80
+#   content hash  67c8b4faf8bd3897
+#   text hash     2e4d0dcb4b033260
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  7f2f7fe61439d069
-#   text hash     c3f44776ebe31ef6
+#   content hash  c6267ee902f38858
+#   text hash     8fca3b3836dd2806
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

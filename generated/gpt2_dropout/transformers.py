@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0ee3a26062d91ea6
-#   text hash     2f7676956542b253
+#   content hash  f86bd2c962fcd5aa
+#   text hash     deb674fa5fcc0eae
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  93fc7721541e3410
-#   text hash     bacc1ab36895ee70
+#   content hash  2cdf4c7a6fcd0bee
+#   text hash     84f104d02e827cf0
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

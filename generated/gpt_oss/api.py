@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  40f2ed674b11c55e
-#   text hash     95d80177a3fefe00
+#   content hash  86c0135fd74c0235
+#   text hash     8846134edceb7542
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4ed7b50b5d98c060
-#   text hash     79db651e23f4d9c5
+#   content hash  51d759f04a596af8
+#   text hash     ebf24ba43bb859c9
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e37c52802a5f7eb7
-#   text hash     cf9252d033804545
+#   content hash  2ee3be11d5b0cf8c
+#   text hash     0f9e26fc59c834e3
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

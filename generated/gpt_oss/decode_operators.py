@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8eded371d42626e3
-#   text hash     19fe49d784754dcf
+#   content hash  17a029c85119f0d1
+#   text hash     fc599e0ac576e062
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8c00e58995176324
-#   text hash     f4cf7141d29f95ab
+#   content hash  99e495ecbdfb3356
+#   text hash     03f44d2d393be93c
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5649db953a4c9dad
-#   text hash     5f3b3960b27e9a13
+#   content hash  9019dfd9ec9fc824
+#   text hash     3ed0e432a205f77d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9d55b0b87a9334cd
-#   text hash     aa72f694918fefcb
+#   content hash  3a17c131b525214a
+#   text hash     627ee28f74a323df
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ee18b2a256699d33
-#   text hash     59bbc4367e2d171f
+#   content hash  27d70555e034d299
+#   text hash     c6fce9953e25fc4f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

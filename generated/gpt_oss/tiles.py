@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  aa84cc3c2bd4a9a2
-#   text hash     23cdc69cef87e2ce
+#   content hash  bf802334d83126c9
+#   text hash     938e43904295f039
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a353cf10bb15f51a
-#   text hash     6b00729981797ddd
+#   content hash  bb38bcbcae2ca733
+#   text hash     7cdce452c0306bab
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9a7e2e19c6474bba
-#   text hash     46f9ef0b6686647b
+#   content hash  7bf667fb8e32891b
+#   text hash     2cce300708f75126
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ba52a8e1fabfa68a
-#   text hash     ca4041e55a31590b
+#   content hash  d7bfda32007fafa0
+#   text hash     e8f3752203ea4425
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e895fc1052b166a1
-#   text hash     d6bbb7ac6f606b32
+#   content hash  70c94cee5472f65a
+#   text hash     4be7fdb1bc0e3fb7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

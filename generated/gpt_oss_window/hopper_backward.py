@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  697f8b3115478765
-#   text hash     30b6841a939d92d9
+#   content hash  bda10fb0cee63e67
+#   text hash     b636fc7f04f2e4b4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9fdaf9c5d4178613
-#   text hash     b5bcf832a30f4023
+#   content hash  e33a52cf01d671ca
+#   text hash     4738f9efdb921953
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  584583eccaf7fb4c
-#   text hash     7b15355d50f18b83
+#   content hash  2ac9c56e020f3ddc
+#   text hash     93cf16fc8e39af9f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

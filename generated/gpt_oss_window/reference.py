@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8d60f43ee6742165
-#   text hash     f17c72abf4b4063f
+#   content hash  dc5c1414ab639166
+#   text hash     e05e7f0f68aeec9f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

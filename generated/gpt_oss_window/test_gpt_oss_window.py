@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8441a290a49a1c45
-#   text hash     8f58b95c5daf3d3a
+#   content hash  6773aba583e13e31
+#   text hash     2507999495ae30a5
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

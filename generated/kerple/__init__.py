@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a1e013a45a2cc744
-#   text hash     8a1dc281bd583dc3
+#   content hash  3184d29933a5920e
+#   text hash     2bca2582774b0518
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  1637ecda0d6d3705
-#   text hash     dd26cff764eaede8
+#   content hash  305312cc33057359
+#   text hash     14efe233ed63afb3
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9377ae3b53102584
-#   text hash     b96c8eb3ae7d8030
+#   content hash  ac4ce72a39cf8dd4
+#   text hash     a3da277d095279bf
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  748ae6c95c4eb341
-#   text hash     ad285d613fd4a57b
+#   content hash  16e91ec69da7c597
+#   text hash     d111ba1bd0e5c6b0
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

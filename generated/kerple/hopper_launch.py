@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  14903ae575bda2a7
-#   text hash     91cffebad7818253
+#   content hash  cd8a06cccac2560f
+#   text hash     5db2043c2d4d6b26
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f66a166db21dc36b
-#   text hash     dc6ce8e85f778deb
+#   content hash  a1c6bcf9cb50df4a
+#   text hash     031e56d608b011b2
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

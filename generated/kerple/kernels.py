@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5654e2e1df3d3b3a
-#   text hash     6090a870536edcd3
+#   content hash  89d390fa807c1252
+#   text hash     efef758922d062bc
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

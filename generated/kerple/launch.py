@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  35c4d39cd4e2d9c0
-#   text hash     713c4d1a15a4516c
+#   content hash  45bf5f6c02681b02
+#   text hash     c0334c0159bda7cb
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

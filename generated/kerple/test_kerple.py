@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a8d7e747268a7365
-#   text hash     a2208b4cb18d6e28
+#   content hash  7d18261cdd3aa768
+#   text hash     a9ad37b96d0f1bf4
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  08e864af26b50cad
-#   text hash     02019a9aab961e85
+#   content hash  38d6c109905c37cf
+#   text hash     e5fe2f49adc52091
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6ff1b326df1af941
-#   text hash     6398b52863e05d6c
+#   content hash  1fa973af60af508c
+#   text hash     6c6dc99c87296f6d
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

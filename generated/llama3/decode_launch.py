@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f4df438db75c44c9
-#   text hash     6ed1fa4cb3496685
+#   content hash  91c65e87eed7f7f9
+#   text hash     41ed691564fdded4
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -11,27 +11,39 @@ import torch
 from . import runtime, decode_arguments  # runtime first: it says what a missing triton means
 from . import decode_kernels as kernels
 
-# up to a head size: keys of a tile; warps and stages, the same of programs in a crowd, how many of a multiprocessor are
-# one; and keys of a split. First for tiles of FEW rows and short splits, then for splits of 512 keys or more, which a
-# call asks for; the last for tiles of up to 64 rows. So bits of a row are a matter of nothing else, but for head sizes
-# above 256 of the GPU: partial sums are by the first number of warps, whichever a program has
+# up to a head size: keys of a tile; from how many programs of a multiprocessor on, warps and stages; and keys of a split.
+# First for tiles of FEW rows and short splits, then for splits of 512 keys or more, which a call asks for; the last for
+# tiles of up to 64 rows. So bits of a row are a matter of nothing else, but for head sizes above 256 of the GPU: partial
+# sums are by the first number of warps, whichever a program has
 SPLITS_16BIT = {
-    64: ((128, ((4, 3), (2, 2), 3.5), 512), (32, ((2, 3), (2, 2), 7), 1024), (128, ((4, 3), (4, 3), 1), 1024)),
-    128: ((64, ((4, 3), (2, 2), 3.5), 256), (32, ((2, 3), (1, 2), 3.5), 1024), (64, ((4, 3), (4, 3), 1), 1024)),
-    256: ((32, ((4, 3), (2, 2), 3.5), 256), (32, ((2, 3), (2, 2), 1.75), 1024), (16, ((4, 4), (4, 4), 1), 1024)),
-    512: ((16, ((4, 3), (4, 3), 1), 256), (16, ((4, 3), (4, 3), 1), 1024), (16, ((8, 3), (8, 3), 1), 1024)),
+    64: (
+        (128, ((0, 4, 3), (3.5, 2, 2)), 512),
+        (32, ((0, 4, 3), (1.75, 2, 3), (7, 2, 2)), 1024),
+        (128, ((0, 4, 3),), 1024),
+    ),
+    128: (
+        (64, ((0, 4, 3), (3.5, 2, 2)), 256),
+        (32, ((0, 4, 3), (1.75, 2, 3), (3.5, 1, 2)), 1024),
+        (64, ((0, 4, 3),), 1024),
+    ),
+    256: ((32, ((0, 4, 3), (3.5, 2, 2)), 256), (32, ((0, 4, 3), (2.25, 2, 2)), 1024), (16, ((0, 4, 4),), 1024)),
+    512: ((16, ((0, 4, 3),), 256), (16, ((0, 4, 3),), 1024), (16, ((0, 8, 3),), 1024)),
 }
 SPLITS_FLOAT8 = {
-    64: ((128, ((4, 3), (2, 3), 3.5), 512), (32, ((2, 3), (1, 3), 3.5), 1024), (128, ((4, 3), (4, 3), 1), 1024)),
-    128: ((64, ((4, 3), (2, 3), 3.5), 256), (64, ((2, 3), (2, 3), 1), 1024), (64, ((4, 3), (4, 3), 1), 1024)),
-    256: ((32, ((4, 3), (4, 3), 1), 256), (32, ((2, 3), (2, 3), 1), 1024), (32, ((4, 3), (4, 3), 1), 1024)),
-    512: ((16, ((4, 3), (4, 3), 1), 256), (16, ((4, 3), (4, 3), 1), 1024), (16, ((8, 3), (8, 3), 1), 1024)),
+    64: (
+        (128, ((0, 4, 3), (3.5, 2, 3)), 512),
+        (32, ((0, 4, 3), (1.5, 2, 3), (3.5, 1, 3)), 1024),
+        (128, ((0, 4, 3),), 1024),
+    ),
+    128: ((64, ((0, 4, 3), (3.5, 2, 3)), 256), (64, ((0, 4, 3), (1.5, 2, 3)), 1024), (64, ((0, 4, 3),), 1024)),
+    256: ((32, ((0, 4, 3),), 256), (32, ((0, 4, 3), (1.5, 2, 3)), 1024), (32, ((0, 4, 3),), 1024)),
+    512: ((16, ((0, 4, 3),), 256), (16, ((0, 4, 3),), 1024), (16, ((0, 8, 3),), 1024)),
 }
 SPLITS_FP32 = {
-    64: ((32, ((2, 4), (2, 4), 1), 512), (32, ((2, 4), (2, 4), 1), 1024), (32, ((4, 4), (4, 4), 1), 2048)),
-    128: ((32, ((4, 3), (4, 3), 1), 256), (32, ((4, 3), (4, 3), 1), 1024), (32, ((8, 3), (8, 3), 1), 1024)),
-    256: ((16, ((4, 3), (4, 3), 1), 256), (16, ((4, 3), (4, 3), 1), 1024), (16, ((8, 3), (8, 3), 1), 1024)),
-    512: ((16, ((8, 2), (8, 2), 1), 256), (16, ((8, 2), (8, 2), 1), 1024), (16, ((8, 2), (8, 2), 1), 1024)),
+    64: ((32, ((0, 2, 4),), 512), (32, ((0, 2, 4),), 1024), (32, ((0, 4, 4),), 2048)),
+    128: ((32, ((0, 4, 3),), 256), (32, ((0, 4, 3),), 1024), (32, ((0, 8, 3),), 1024)),
+    256: ((16, ((0, 4, 3),), 256), (16, ((0, 4, 3),), 1024), (16, ((0, 8, 3),), 1024)),
+    512: ((16, ((0, 8, 2),), 256), (16, ((0, 8, 2),), 1024), (16, ((0, 8, 2),), 1024)),
 }
 WHOLE = 2**30  # keys of a split that no sequence fills
 FEW = 16  # rows of a tile that stand as columns in products, of which the GPU makes 8 at a time, and of rows 16
@@ -41,7 +53,7 @@ TOGETHER, MANY_ROWS = 4, 2048  # query heads whose rows of few splits a program 
 
 
 def split_of(q, k, v, longest, split_size):
-    """Rows and keys of a tile, warps and stages, alone and in a crowd, programs that make one, and keys of a split.
+    """Rows and keys of a tile, warps and stages by programs of a multiprocessor, and keys of a split.
 
     For calls with so many new tokens of a sequence.
     """
@@ -56,7 +68,7 @@ def split_of(q, k, v, longest, split_size):
     short, long, many = table[size]
     block_n, ways, keys = many if block_m > FEW else long if split_size and split_size >= 512 else short
     if runtime.INTERPRETED:
-        block_n, ways, keys = 32, ((4, 1), (4, 1), 1), 64 if rows <= FEW else 256
+        block_n, ways, keys = 32, ((0, 4, 1),), 64 if rows <= FEW else 256
     return block_m, block_n, ways, keys_of_split(q, rows, longest, split_size, keys)
 
 
@@ -77,9 +89,14 @@ def count_splits(keys, longest, max_seqlen_k, reach, first_keys):
     return max(min(seen, runtime.cdiv(max_seqlen_k, keys)), 1)
 
 
-def is_crowd(programs, least, device):
-    """Whether a multiprocessor has so many programs that each does best with few warps, which leave room for others."""
-    return not runtime.INTERPRETED and programs >= least * runtime.multiprocessors(device)
+def beside(ways, programs, device):
+    """Warps and stages of a program that is one of so many."""
+    each = 0 if runtime.INTERPRETED else programs / runtime.multiprocessors(device)
+    found = ways[0]
+    for way in ways[1:]:
+        if each >= way[0]:
+            found = way
+    return found[1:]
 
 
 def scaled_by_head(k_scale):
@@ -175,10 +192,10 @@ def attend(
     positions = None if positions is None else positions.reshape(-1)
     longest, lse_strides, sequences = call.longest, call.lse_strides, seq_lens.shape[0]
     rows = longest * (q.shape[1] // k.shape[2])
-    block_m, block_n, (alone, crowded, least), split_size = split_of(q, k, v, longest, call.split_size)
+    block_m, block_n, ways, split_size = split_of(q, k, v, longest, call.split_size)
     splits = count_splits(split_size, longest, max_seqlen_k, reach, first_keys)
     programs = splits * runtime.cdiv(rows, block_m) * k.shape[2] * sequences
-    warps, stages = crowded if is_crowd(programs, least, q.device) else alone
+    warps, stages = beside(ways, programs, q.device)
     chunks, columns, together = tile_of_join(splits, q, v)
     heads, block_m = side_by_side(q, k, v, k_scale, rows, block_m, block_n, programs)
     # where the last program to store a part joins all, nothing waits for a second kernel. It needs counts, which stay when
@@ -219,7 +236,7 @@ def attend(
                 GROUP=q.shape[-2] // k.shape[-2], PAGE=1 if page_table is None else k.shape[1], D=q.shape[-1],
                 DV=v.shape[-1], PAIRS=cos.shape[1], BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_D=runtime.padded_width(q),
                 BLOCK_DV=runtime.padded_width(v), PRECISION=runtime.precision(q), TURNED=block_m <= FEW,
-                SUMS=min(8 * alone[0], block_n // 2) if block_m <= FEW else 8,
+                SUMS=min(8 * ways[0][1], block_n // 2) if block_m <= FEW else 8,
                 IN_TWOS=block_m <= FEW and in_twos(q, v), KV_HEADS=heads, BY_HEAD=scaled_by_head(k_scale),
                 FAR=max(k.stride(1), v.stride(1)) >= 2**24, OVERLAP=runtime.overlaps(q.device), CHUNK=CHUNK,
                 JOINED=joined, COLUMNS=at_a_time, num_warps=warps, num_stages=stages,
@@ -239,7 +256,7 @@ def attend(
             ),
         )  # fmt: skip
     if key_sums is not None and max_seqlen_k > 0:
-        block_m, block_n, ((warps, stages), *_), _ = split_of(q, k, v, 1, call.split_size)
+        block_m, block_n, ((_, warps, stages), *_), _ = split_of(q, k, v, 1, call.split_size)
 
         def launch_sums(stages):
             runtime.launch(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0189a921fd0fd93c
-#   text hash     2c155663163ac5ab
+#   content hash  5988f647ac050b39
+#   text hash     d7a860928a74ce85
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

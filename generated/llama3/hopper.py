@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f8d8bce7666b1ccc
-#   text hash     8258f0c93cd3c92e
+#   content hash  5d9c220b3e5ce3b3
+#   text hash     3ebf267baca1869b
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

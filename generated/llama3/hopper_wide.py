@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  44d9c0f8de1e8e69
-#   text hash     a42d5374f5b1c065
+#   content hash  3f85128a37623cec
+#   text hash     9b0e8e0965bca5a5
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  41f9b8e1fe3a405f
-#   text hash     fe177285d0c70e9b
+#   content hash  f9ecc523a94326eb
+#   text hash     3e27860991df971b
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

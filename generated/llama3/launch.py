@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b3bd93cc3785df3a
-#   text hash     b2179f5ca368c124
+#   content hash  dbde9450d3906688
+#   text hash     ae5bcfd80049df7a
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

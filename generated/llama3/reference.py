@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  aa1ea0c0eaffc7dc
-#   text hash     43802546431de2c5
+#   content hash  fba73d890c288bbc
+#   text hash     1cff1d0dd9523867
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

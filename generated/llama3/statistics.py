@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ba1dc3d0ab97a68a
-#   text hash     7fc7f73ddb929035
+#   content hash  ab9741a2ced5e8f5
+#   text hash     a3323b4cfd62fc61
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  103cad4ce4fbb28e
-#   text hash     fcd53225b2265cfa
+#   content hash  58f8fcc8e23854c4
+#   text hash     fcfbb56375b08d60
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

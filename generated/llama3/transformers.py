@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fa9dee8b5ef69823
-#   text hash     2f0fba520663ab0a
+#   content hash  68cc4f363348a56e
+#   text hash     1ca15c7dcf03a6fa
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  2723221c55c427ed
-#   text hash     c20a8a8e1f88d8f4
+#   content hash  2069f30e1b6e55a6
+#   text hash     ff442f2dd5325c3e
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  036548546a1f3b28
-#   text hash     f1ba5f56e0a001f5
+#   content hash  31de1ed49317a2bd
+#   text hash     87cc41ba8456181f
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  758b94a2abb1c0e0
-#   text hash     d998bed2ef7e3ccc
+#   content hash  4acedb4e632222e6
+#   text hash     cbe6e8f714633285
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

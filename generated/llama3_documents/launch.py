@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  27831f853ba4c4db
-#   text hash     2c1b9889d8dc9e0a
+#   content hash  69d6766efec82d6e
+#   text hash     838b65b77a173405
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

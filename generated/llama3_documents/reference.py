@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4620ed134641d960
-#   text hash     e767324ae371d231
+#   content hash  57cbf47f47990857
+#   text hash     e83ce6f501dc4ac3
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

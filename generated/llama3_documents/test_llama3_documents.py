@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e4122b7f1a531f75
-#   text hash     99a9c16e33d6ab6f
+#   content hash  b1e024bd864be352
+#   text hash     5ee2c70db6b59571
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

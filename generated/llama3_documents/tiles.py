@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  08f70e031dd6dc68
-#   text hash     270ac5664e41902f
+#   content hash  1103d3b9d73ebf78
+#   text hash     a6779a5bcc145c1f
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6ca46ff4dbfab819
-#   text hash     64d31eb57881d84c
+#   content hash  893d801ab1229f0d
+#   text hash     3cdc5dc5c7985a11
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ae19f57cdae491cb
-#   text hash     236c679474a296f7
+#   content hash  4912c48338b7fca0
+#   text hash     924b1cd5e6411587
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  772a8442f0713041
-#   text hash     04c6621f8ba372b3
+#   content hash  6cea097024123d57
+#   text hash     8dca56024b4d8901
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

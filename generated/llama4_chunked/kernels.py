@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  753dca831d6fa04b
-#   text hash     b9b4db7b86a24b72
+#   content hash  06780b748d38a784
+#   text hash     19c1c25ef546cdd0
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

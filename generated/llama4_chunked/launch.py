@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  372d1388f5a5fd61
-#   text hash     e6680e7eed371530
+#   content hash  5faaec6f6ba34694
+#   text hash     cb012802b8574cd4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  39e2c81173edcbc1
-#   text hash     0dbef4711c18f8e1
+#   content hash  da5310c6e63ed210
+#   text hash     c804327a6a6260c9
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  147b593e599552bd
-#   text hash     68fe35f068be377f
+#   content hash  6478b15f64545e7c
+#   text hash     5a04b849fa590d38
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8b70905f4bddebc1
-#   text hash     74c254c43e0a1b21
+#   content hash  eb0d170374d9409d
+#   text hash     8086e3371748753b
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  429bdd23506586ef
-#   text hash     302506c8d8054417
+#   content hash  2b5773158a66f417
+#   text hash     4aab3facec98ef2d
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8c492261052fe74a
-#   text hash     9bbdb061acf45962
+#   content hash  c37fefb7ebd63bc8
+#   text hash     52b59055b3a79307
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

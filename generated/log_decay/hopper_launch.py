@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  931b073ff7a382af
-#   text hash     6fe6e8382a4cd5e4
+#   content hash  97392ea7a295e5da
+#   text hash     90359b0912ebb3a4
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

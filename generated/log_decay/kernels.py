@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e5530432c771c8eb
-#   text hash     2c52112613b2e9a0
+#   content hash  148920271ff2a230
+#   text hash     2aa9e6128920e845
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7fffeb6887b55bfa
-#   text hash     1e5ed00eb56d1455
+#   content hash  e26235ecd4606bd0
+#   text hash     e0600bce966c6a50
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  08ab2fe0c759f8b9
-#   text hash     8263e3b64928eddf
+#   content hash  dd25eb5eacfcfba4
+#   text hash     117716c93f8d430a
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

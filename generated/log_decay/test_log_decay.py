@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  632e1ed382e9f548
-#   text hash     c69c0dc0e3f620be
+#   content hash  9da164f4c7db69d5
+#   text hash     ae22ed4135eb4298
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f372d6f9b6d3ba35
-#   text hash     d156908b777cbaf3
+#   content hash  9330e864e8834ab9
+#   text hash     fd97dcc02aad1c07
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

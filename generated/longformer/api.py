@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8ad9c32fa2d3f81f
-#   text hash     f2eba0b6ec6ee0ac
+#   content hash  fe7bae0f710daaad
+#   text hash     c2dd3cc342651830
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

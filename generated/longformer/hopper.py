@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  7d5ab3ed9b40e444
-#   text hash     92f0f24a06ae9882
+#   content hash  9cfc6acfba57bd3f
+#   text hash     9820f8c2a2e3b2f8
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

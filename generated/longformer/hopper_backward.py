@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f9d021a44ac0fee1
-#   text hash     43f74a1ae81d42ec
+#   content hash  b4848cee2225910e
+#   text hash     3eae9a44e54aca5b
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

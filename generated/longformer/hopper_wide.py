@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  474161a7bce7edc1
-#   text hash     8b4740dd91d8d299
+#   content hash  a2a6815bf09cef11
+#   text hash     df5fbcb01d81b83f
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9fac9e1b871626d0
-#   text hash     c29bb9fc4a04d517
+#   content hash  cb9e3af4b960ce75
+#   text hash     2c8fdf52c1e8defd
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8bed9bc153542fda
-#   text hash     6c7d714f6bb3237b
+#   content hash  0dd15146b6c704b7
+#   text hash     9c945e01a5a41e03
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

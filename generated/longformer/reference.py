@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d5186d410244140c
-#   text hash     20702a6b2a7ad5f3
+#   content hash  ca4fbc06f6f6af89
+#   text hash     7969c78e9cdac49e
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

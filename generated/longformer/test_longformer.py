@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a8e1f22a3acc327b
-#   text hash     641e8dc9997f97d3
+#   content hash  85b038238e1d230f
+#   text hash     8b474302b165e398
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  631969b6a3fbaa38
-#   text hash     fc03366b5fe7516d
+#   content hash  522012b01eb517d6
+#   text hash     6e17095b6ce765dc
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f99e65581355e9e2
-#   text hash     fed82a0002c6879f
+#   content hash  dae415546336af20
+#   text hash     eeee12b2e66dd80c
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

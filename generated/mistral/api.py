@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4a13b63c3027f980
-#   text hash     38fbcd3af08c0db4
+#   content hash  7b9fc533880b77b7
+#   text hash     e33211a7a886f09a
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6fe6f889b5c56d77
-#   text hash     adbca8668e3fe6c8
+#   content hash  25745c7e338ca6ad
+#   text hash     c24377ba291b05bb
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  11c39d8b9fe06d36
-#   text hash     52d608e1c090e301
+#   content hash  f57f7a183f3258c1
+#   text hash     5a07dc8b6269ac82
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6d5f87935061a0c2
-#   text hash     7a56c071c9fbc679
+#   content hash  0bce354546ef2187
+#   text hash     ea8e7a9dfe81611b
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  69fee7a5e69193b3
-#   text hash     7cc3dec17eb97d53
+#   content hash  1a1a7899e0f33a75
+#   text hash     c13ad3c2aa300365
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

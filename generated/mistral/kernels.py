@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  cc6ac5415a1a6922
-#   text hash     790e39108035eb61
+#   content hash  af57b6458874e97d
+#   text hash     0310d1d96ad35c24
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4e57dfa6b74cb44a
-#   text hash     3e2f885d975995ad
+#   content hash  182be2e91c9b73c2
+#   text hash     43944b9141597b8f
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4119081b6953bfca
-#   text hash     ef21a028450326a6
+#   content hash  c633aef13bd27dc7
+#   text hash     bec168697ec05efa
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

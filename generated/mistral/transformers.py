@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  22b42a54f1a8ad4d
-#   text hash     9971f44d133afbe0
+#   content hash  d3eccd040254f290
+#   text hash     9202b48b06ec0798
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

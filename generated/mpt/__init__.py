@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0d735767b486420c
-#   text hash     ee0e733d0b265e6a
+#   content hash  16d2fc4bf3989317
+#   text hash     f9b34a2bffe1b3b0
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7b36ff1c73b3fdb1
-#   text hash     e4b587bd01b53588
+#   content hash  0db36e22e35f6be7
+#   text hash     8c0ec2b65a4b9942
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7589af49c18e5955
-#   text hash     33ebf27fe03740dd
+#   content hash  cad48e3569d290fd
+#   text hash     22c80acdc46275f5
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

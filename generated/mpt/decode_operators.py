@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  bbfe907c10e9fd63
-#   text hash     aa8a1bec9707c83a
+#   content hash  150fadff12ee8a49
+#   text hash     ef08b707fb789222
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4a8ba9511f3b9ee5
-#   text hash     c43801c63cea84d5
+#   content hash  49d58fa009681b3d
+#   text hash     f934ae983f680eb7
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

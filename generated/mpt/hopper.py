@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ad856dbbedef01dd
-#   text hash     3f2bec3e92431d12
+#   content hash  15e46dd257749612
+#   text hash     eec195a0ad8d87de
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

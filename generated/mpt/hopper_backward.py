@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a8910e1dc65aac47
-#   text hash     eb079b79e3cebbab
+#   content hash  7654200959ee64e3
+#   text hash     61590362c9a08c97
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

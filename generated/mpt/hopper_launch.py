@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8c90ebf3f15261bd
-#   text hash     72a74ffcd6c68edd
+#   content hash  dd08a2354112339d
+#   text hash     bb11218a748c47f8
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8fe17495aae360ca
-#   text hash     59a3e231234c9139
+#   content hash  f175c4d0d6c76a5d
+#   text hash     6685be965ad25a8e
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

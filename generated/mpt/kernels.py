@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  253cb8ae0ae077dc
-#   text hash     2982cbe3903377ff
+#   content hash  7f0e2cea66c0c05e
+#   text hash     74ce715a7b38ef10
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

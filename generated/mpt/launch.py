@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  06e2b2c286cdb193
-#   text hash     2fa07c714557dd61
+#   content hash  37eb2d1d34cb4f65
+#   text hash     a7fe1cd57e68fa2e
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c325bb32c6c4d501
-#   text hash     a4cfcb6ffd1adbd3
+#   content hash  ab613291cb8b2977
+#   text hash     bae3d8287e76e885
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  600f82492c86f928
-#   text hash     34a443dc1310ea89
+#   content hash  e335b507b7c39fde
+#   text hash     15563e5515b00ebb
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8f3da15c98900e19
-#   text hash     d6327a6604bf3083
+#   content hash  b8ca7a6d7418cec5
+#   text hash     622624048fbc6fe5
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1f19400fb43a1b64
-#   text hash     d948a327030e77a6
+#   content hash  5cb9ee4499d2a389
+#   text hash     d1125aef4bbbbafe
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

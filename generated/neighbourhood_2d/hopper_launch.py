@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  af830c40bbfc3cbc
-#   text hash     e663ba3457c1ab80
+#   content hash  8701d6d2050e73dd
+#   text hash     d71d80335f7d38b0
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

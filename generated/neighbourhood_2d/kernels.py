@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  8e0436de45edc5b8
-#   text hash     2dd0bc07866b341b
+#   content hash  1f7b9c064c47eb80
+#   text hash     925d5e8c5d888cf6
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0efd5550518aa3ec
-#   text hash     2378859ee05bbd87
+#   content hash  fd99fcbd1a07a486
+#   text hash     83e97e6ef74a8195
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

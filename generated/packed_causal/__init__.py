@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2be2094e320e5e2a
-#   text hash     6ff09d69e4fc584b
+#   content hash  81377006c50c98d2
+#   text hash     193ccf2bc717a12c
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

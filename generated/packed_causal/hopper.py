@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  48fd86b78ce7e437
-#   text hash     c3a4d3b2acdae797
+#   content hash  fc3749fad7fefc88
+#   text hash     5dfba25b83c4a464
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5f2fef2a9ff9fb33
-#   text hash     1e77ed4772bbd033
+#   content hash  833c42bada7ba3a1
+#   text hash     6bb90521ac1fd92a
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

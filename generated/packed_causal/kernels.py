@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ce60e38e73bd6739
-#   text hash     b488c82f9b161548
+#   content hash  8a9d21f80e3ca3cd
+#   text hash     352555dfd6edddb8
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

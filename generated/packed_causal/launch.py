@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5c5f25dc2327edeb
-#   text hash     e079e7bcc9de78b0
+#   content hash  4015fe4badc186b9
+#   text hash     85cd7ba5697e546d
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a8ca2959c52db7bf
-#   text hash     037c2504b5234f3c
+#   content hash  6e479fce3a09e5f7
+#   text hash     4049d3bde081cf4e
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

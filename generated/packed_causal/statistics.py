@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2a3db7650f38a644
-#   text hash     061f9b91b5be8182
+#   content hash  8ce96af4fd5e70a4
+#   text hash     d432c48f2a883bc9
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  fdcc1f152b88b6a0
-#   text hash     97e95f96b8d2dfa8
+#   content hash  2f6c17aad1350844
+#   text hash     81f865fd6b139cce
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

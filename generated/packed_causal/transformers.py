@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f1bee1f503ab7f8c
-#   text hash     e7993f02e2f8032a
+#   content hash  3ba87fb8ffc0c425
+#   text hash     c831aceb7f415179
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

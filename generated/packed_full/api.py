@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  9c017f39a7eb560f
-#   text hash     4bc835161ac2c37b
+#   content hash  ed5f8464461a3041
+#   text hash     595e1c84116ef867
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

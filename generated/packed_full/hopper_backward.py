@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  fdfbaeac72aa5866
-#   text hash     4f50a53924bf0382
+#   content hash  306ba36f2073af06
+#   text hash     b74b912fa27859eb
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

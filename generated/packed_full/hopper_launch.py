@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f4e90caa133b024e
-#   text hash     d707ebb43e165236
+#   content hash  f17b9ceacf7ae46f
+#   text hash     34e6df67c625a6d7
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5c8050cfe06ddb38
-#   text hash     fd657b74f26d02fa
+#   content hash  5080f785ef967fc3
+#   text hash     59a539a7693cfd4d
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1c1cf8b653f485b9
-#   text hash     d1004b7f4d7b1459
+#   content hash  7e6c10a0551d9863
+#   text hash     c0936ea32962befe
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

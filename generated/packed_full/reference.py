@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e6f3de39a813b50c
-#   text hash     a8b8bc81740923cc
+#   content hash  f7beb95e79d6c931
+#   text hash     c014158256591579
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3bd461c8f8f854b6
-#   text hash     df27ac55a8edd601
+#   content hash  775b7a4ff0c265fd
+#   text hash     10ee0fa5d599a8af
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  268fbf0ca915dec2
-#   text hash     39ae624dd580c208
+#   content hash  d6076b81102461f8
+#   text hash     9f4d9bde399eb822
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

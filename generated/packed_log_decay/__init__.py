@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d90f4cabfb1469a4
-#   text hash     343288523df77cb6
+#   content hash  be2b64e59cf9c518
+#   text hash     ddfafb6cba0bb76c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

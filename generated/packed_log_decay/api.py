@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  675a563c32783e57
-#   text hash     af003186ecdff37e
+#   content hash  4849c27f6e3352f3
+#   text hash     6ef5b967dfa7b1d4
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

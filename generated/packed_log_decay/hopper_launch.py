@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  909630cbc9ac5c2b
-#   text hash     a6d1abb87b32f811
+#   content hash  80d114d05faa8aff
+#   text hash     ba9581143558782f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  9efe6c18661c5654
-#   text hash     d67bb8ed100be906
+#   content hash  5c53b972c8f9619e
+#   text hash     528184af8a9e28a5
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c5c507c14dda62a5
-#   text hash     646b95576279c90b
+#   content hash  ca5f3fe6b92cd3a8
+#   text hash     806ab09ab270bbc7
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2d3a23cdfe5428f0
-#   text hash     b77147e9a2d0d8ca
+#   content hash  5715d2ec08f2a647
+#   text hash     8d2b431322028ba6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

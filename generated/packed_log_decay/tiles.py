@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3bf42a7741438383
-#   text hash     99a1dbf62e10e699
+#   content hash  e26b9a0819fb016c
+#   text hash     54c2f34d42b3cc3e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

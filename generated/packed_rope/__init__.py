@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3ae82f589f1a8e2f
-#   text hash     f61f23835e114ca5
+#   content hash  bd491be10d29907e
+#   text hash     b18b9ff13fa78068
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3c4694be9f899a19
-#   text hash     d8b37b0f3fa9813e
+#   content hash  a64b9bef6418835b
+#   text hash     cd03a322a0d9ae2c
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0b01f90b6ea3ae87
-#   text hash     0da6e7a81325f621
+#   content hash  da6e010f9e062ae0
+#   text hash     cf6d98c1f08c8bf8
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c064970c47abdd21
-#   text hash     d23759b1da2fb0b7
+#   content hash  fde8b2019868ce23
+#   text hash     e6a92c6bb46364b3
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

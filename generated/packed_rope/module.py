@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  76e49ec907a8a9ce
-#   text hash     619af36f2c30b4fb
+#   content hash  e4624416b744d8fb
+#   text hash     0865815eb75fcce1
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

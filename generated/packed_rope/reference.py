@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  aaaf3ac1e9918a87
-#   text hash     4968caddc3c6188d
+#   content hash  e28a7a768d4e2ef6
+#   text hash     ea4fa0e18607dcb5
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

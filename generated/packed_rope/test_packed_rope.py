@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c8d31f37e992c2e6
-#   text hash     8046526174d61c7e
+#   content hash  97622889f573ad8b
+#   text hash     97fd79fe496071ba
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6b6fbb95dc34f351
-#   text hash     827a37da2e98b368
+#   content hash  a67f0c0272cc7db2
+#   text hash     ea81c725138b6200
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  78f974a538068438
-#   text hash     6d4b5cbfdb98e80f
+#   content hash  c665b61b9dd42600
+#   text hash     dbb21d04c7ff3bd6
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e3fb53f174800c30
-#   text hash     c3322eaa46b4f2c3
+#   content hash  494658fde6477763
+#   text hash     06db433baf9715e2
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

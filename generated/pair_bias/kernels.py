@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c5b2d271658cedf7
-#   text hash     1495f04f8563fb0e
+#   content hash  dc7a077620131a48
+#   text hash     d84a765da2a2e5df
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

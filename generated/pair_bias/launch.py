@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  fb92cfb44626e31e
-#   text hash     d8f79733a356ffbd
+#   content hash  8a4b105fbd9c9bb7
+#   text hash     5135cd4d4ac72153
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

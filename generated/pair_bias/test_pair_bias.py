@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  58af7f43f441cd22
-#   text hash     469e288321a40cdb
+#   content hash  b6f3d4beb732b0a7
+#   text hash     8e9e768a25aa7d73
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  8992aede32aa1cf0
-#   text hash     678088163ab2ead9
+#   content hash  d94d9fd159e2cfaa
+#   text hash     7bb0fe1e173b7bbf
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4ced7827a0a6979f
-#   text hash     a3d2198d784a1de0
+#   content hash  c9a529b3f9448805
+#   text hash     4b1b52f39af17715
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

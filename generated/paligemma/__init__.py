@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e8cb3ca9657f5eba
-#   text hash     b669ec7bd4b16dc5
+#   content hash  30ec6fea2f98c738
+#   text hash     c02d3bedaac7f9be
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

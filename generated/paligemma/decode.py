@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  cf186cfa0ef9ec75
-#   text hash     13e6a76f10535b1b
+#   content hash  869c9545d4e4038a
+#   text hash     c440644ebdfeb357
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3fe413709b1b2f8f
-#   text hash     5b14e0e5697596fd
+#   content hash  6e038c28167423d9
+#   text hash     9925d69cf4a417e6
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

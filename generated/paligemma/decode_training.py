@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d840f1f61551c597
-#   text hash     bcc898070d7cc05d
+#   content hash  d1c392bda366980c
+#   text hash     3632cdba27111d74
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

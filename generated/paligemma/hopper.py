@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  12dd2dc9fa87abb1
-#   text hash     29d2e65ea7e6a498
+#   content hash  d642f054256ceb8b
+#   text hash     824f50b5f342d7cf
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f6dfdef1165f27fc
-#   text hash     5601c652fb8f9e9f
+#   content hash  09aae89e27c26f29
+#   text hash     83a8f3b7f62126c3
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

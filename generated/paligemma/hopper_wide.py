@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f90433e066af0b8a
-#   text hash     ac023c08e00f37c9
+#   content hash  6b74ad9bcbb2d726
+#   text hash     6f816574e636bcc3
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

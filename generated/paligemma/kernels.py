@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a1a9ff844e4cdbb0
-#   text hash     4c041a4bd2167a88
+#   content hash  ea79261c2596ca05
+#   text hash     fc88344a02cc5039
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

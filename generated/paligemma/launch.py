@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6870bd078715454a
-#   text hash     c8efed76cd6af3e4
+#   content hash  ca3aad708023136b
+#   text hash     7dc29b76f25aebbf
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

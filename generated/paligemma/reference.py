@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  65fde6e3c0d2afc8
-#   text hash     f9d2c4637f53ce2f
+#   content hash  83c20884d67e9eef
+#   text hash     dab7758adfb1c506
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

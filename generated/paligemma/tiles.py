@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3b2e985d7c0a4129
-#   text hash     77b8f70a0d55c88b
+#   content hash  af3b08bdc3a37b88
+#   text hash     89ebc9b80a9aeb95
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b943a0f68a633c54
-#   text hash     8dbf6e4e1b8a126d
+#   content hash  3bbb97f9cfbcd4d0
+#   text hash     edf23273fa11a2e3
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  dafa001c094451d1
-#   text hash     fd5b2d3b8965d282
+#   content hash  9469bc2f648acbd4
+#   text hash     43c211a4b07a7570
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

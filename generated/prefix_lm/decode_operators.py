@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  22f16749b04c6364
-#   text hash     2f8b17b60d39a604
+#   content hash  0eac58a6ccb2cb43
+#   text hash     070c0b5ef73515f0
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5621f229f4742f27
-#   text hash     9636628a209f1f75
+#   content hash  ee1b0f8564812c43
+#   text hash     cbd0ee9cdccf79d3
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b13778f7fa13b6c9
-#   text hash     372d479e755c4a73
+#   content hash  63fd4a171fd1b268
+#   text hash     d0affed8f0a9d410
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  574dc62b3cf36886
-#   text hash     de4f5e830d2d03ea
+#   content hash  99a95e294385e8e0
+#   text hash     1419438eee874579
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c25777f46b9b4b1d
-#   text hash     d65e7ba7430adec5
+#   content hash  9b13ad399613603d
+#   text hash     1b33037580526059
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b0813a56293fb3b8
-#   text hash     72514b4288cfa2f5
+#   content hash  2c30de453b8748e1
+#   text hash     3d56f716a5c3265c
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6a3e7a1bfd326c0a
-#   text hash     ce7ecbe23b26a485
+#   content hash  6fe774150a27b047
+#   text hash     9569d3700c52dd00
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

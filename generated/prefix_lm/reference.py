@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  96ead8fe14cd54e4
-#   text hash     8ecfe656c18d5daa
+#   content hash  db23470ff82f9045
+#   text hash     913277e5df5b6de4
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

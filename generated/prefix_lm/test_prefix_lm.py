@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b43ce860c435b803
-#   text hash     c4986ae19048ba71
+#   content hash  e2a386efc95862bd
+#   text hash     4b1ddf50e22c4179
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9a45dd67c9f32ba0
-#   text hash     1f3fe2f72dfcbf8d
+#   content hash  599000b32d0b9933
+#   text hash     3e1241276bed7d1b
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

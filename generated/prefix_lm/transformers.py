@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a34e520e3c588e2e
-#   text hash     d11099d0cd7d25d0
+#   content hash  5ae328fe3db74a74
+#   text hash     9f4db9425950b2f0
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e974dc704744be9a
-#   text hash     bc9cb548346f59cc
+#   content hash  111eca68c54163c6
+#   text hash     d475486fceb3ec5e
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  22927bc8174523ab
-#   text hash     5b8456e06241e1b6
+#   content hash  d7b75a7b030d6661
+#   text hash     3430922b7e590dbd
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

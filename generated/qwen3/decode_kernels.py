@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ce3cbbc32d1bb8aa
-#   text hash     ce4d48cd31e43403
+#   content hash  893066e970765a51
+#   text hash     a745f94040a5d52c
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

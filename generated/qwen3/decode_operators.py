@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  43576d86440a2423
-#   text hash     24dfe86aeef11299
+#   content hash  a28d3fbb2153274e
+#   text hash     cbeac9383c8b9e9c
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f950e1ccbfdefa67
-#   text hash     8d4427c942d73842
+#   content hash  f20b94e82f9abc45
+#   text hash     d5b406da790da861
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c9e17e30b5038d9b
-#   text hash     d42d3c3f868bda78
+#   content hash  0031abb5ed0dc001
+#   text hash     31f63332532eddb8
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  660c17a074c9a2d9
-#   text hash     76a3cb5cd90bc205
+#   content hash  0f1e461a3a3e0880
+#   text hash     ff91d32950bdfce7
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4ebac3c03b0d2073
-#   text hash     6ef4a677102dc1f8
+#   content hash  d13f8c6daa51fda9
+#   text hash     21e6a4fa5dfde8a7
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

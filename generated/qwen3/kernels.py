@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a2c23b9d3767eb16
-#   text hash     39990c515e180549
+#   content hash  4bb0ebc840bb07b7
+#   text hash     fcec53564e38ff4b
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

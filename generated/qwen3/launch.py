@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  647ebd1d5ad8e4b6
-#   text hash     c8180e8cf79f9d32
+#   content hash  3de51ca7cb98c7ff
+#   text hash     ca2f287786f078e3
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b81e2ccbe8162cda
-#   text hash     85c0cd17316d7c5a
+#   content hash  4f75f30f43954a8f
+#   text hash     ddd382790db287f9
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

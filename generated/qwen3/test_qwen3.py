@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e9c3a229a98989ef
-#   text hash     affa37f53543a16d
+#   content hash  3a70c3d401f0d49e
+#   text hash     2060b585564e5696
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

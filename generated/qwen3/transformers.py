@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  76328de1e3402db3
-#   text hash     65a7a524d42baaab
+#   content hash  77e8bd716e2166d7
+#   text hash     f5d46a6e62437f85
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  69e50a949c77a0fd
-#   text hash     12a14c22c029ff6d
+#   content hash  ce0a243b90088866
+#   text hash     0b03f101354ab3ef
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

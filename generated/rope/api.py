@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  aeac9060e8883896
-#   text hash     60cb6c2ba31552df
+#   content hash  22581625fb396091
+#   text hash     ba3c3f612e579249
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  3509476fc1c3f875
-#   text hash     7986cf1262e3bf3f
+#   content hash  88cc5034950adae5
+#   text hash     744066eb3700493c
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

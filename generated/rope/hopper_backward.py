@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  dad6538b14819ca2
-#   text hash     d93d1094aaf39e56
+#   content hash  a859d8995fbcace4
+#   text hash     078c77ce7f5325c8
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9fa19adb7281a73f
-#   text hash     4398aa4b0ad90ce0
+#   content hash  dd0619dfe32b008f
+#   text hash     c944f014631d9093
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

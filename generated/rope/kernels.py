@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5fb355b832d2b5d1
-#   text hash     3a390cd2f3bdcf72
+#   content hash  6916902a17e2c647
+#   text hash     625875a90eda117b
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f11f08071f29df1f
-#   text hash     90170b3faf5245d0
+#   content hash  ba316f50d46cdeae
+#   text hash     cf22beec80c410fd
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

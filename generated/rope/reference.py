@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  aacd5d5e1b33f0cd
-#   text hash     d01f240808f77ed5
+#   content hash  3b4487b2e4059189
+#   text hash     524b2e201c13cb4d
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

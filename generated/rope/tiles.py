@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  11540c7bfe277e69
-#   text hash     3e550133d0f73158
+#   content hash  a6c748d400cb5e36
+#   text hash     0f252b316b19bdd8
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

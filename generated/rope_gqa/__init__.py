@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f9644bd9a1899180
-#   text hash     863d903cd00e80f3
+#   content hash  5d861256caaf2c38
+#   text hash     e0482fdfe7112af1
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  7a2bb74b18d226d9
-#   text hash     a7529ba11482eb6b
+#   content hash  ec6ec7962e0bcff6
+#   text hash     21891af64588aae3
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

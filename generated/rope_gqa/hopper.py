@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  7d41b82d4cce51bf
-#   text hash     59fc00baf3bfe7d2
+#   content hash  b06b1c66e2f0f45d
+#   text hash     f7c348bc74021be0
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ac6e1292d4df9a7e
-#   text hash     a0492bc8d1d80f26
+#   content hash  bc4a5049c88fa582
+#   text hash     dbd77a0d9a24c8f0
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  748eb0569fc96d54
-#   text hash     8cebf60b997aa386
+#   content hash  a29207bedef12cdd
+#   text hash     b3fd40fd49f1fd3b
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c8ba8f02ed2135f4
-#   text hash     92b65e4da6150241
+#   content hash  854c468b7bac91d5
+#   text hash     c2aaa00ab8d1ce19
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

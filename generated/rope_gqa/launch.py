@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  631b69983b01050e
-#   text hash     822f42a93f195ba6
+#   content hash  3389404e81370bbb
+#   text hash     7fd3b23b357712cc
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  9178077dfaa0fdca
-#   text hash     c0d26673599a947a
+#   content hash  64de14635c6faf2f
+#   text hash     27e129ecb357af4b
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

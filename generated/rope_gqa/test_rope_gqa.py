@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  90e11d5ebcd529e9
-#   text hash     2b805c36b6513195
+#   content hash  6f47e3a22e9d003d
+#   text hash     535840db50460a0b
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5b014180eedfbeff
-#   text hash     a80934f140a8c4aa
+#   content hash  25b3ca477d1f873c
+#   text hash     29fa2fb4e48dca6d
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

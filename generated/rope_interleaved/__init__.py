@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  da52e1dcaaa1a976
-#   text hash     f615f05eadc016bf
+#   content hash  82eb834d7baee65c
+#   text hash     5e2037659687270f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ea79a81fa79626a7
-#   text hash     dd6806e89718a3fd
+#   content hash  e7ac79233ddb1e6b
+#   text hash     883de4eceea05b65
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3ddb9c320ebb70c9
-#   text hash     cfa103012f5d4f93
+#   content hash  6867fba778bf8707
+#   text hash     aa232e673645b095
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4601a9e1683579f2
-#   text hash     260a5db77b506cc0
+#   content hash  a1d95a5665853661
+#   text hash     ea97b4de549ad363
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

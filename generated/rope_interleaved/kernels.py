@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  92f7840851c64166
-#   text hash     567cbbc037e134f0
+#   content hash  8a9d18a26df98e15
+#   text hash     bcd1425b7848d7ed
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

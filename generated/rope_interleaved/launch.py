@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4d93b5512f7c4ed4
-#   text hash     f878c9b0721dc4bc
+#   content hash  48107000bf318ff2
+#   text hash     533781277786de1a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

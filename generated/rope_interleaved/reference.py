@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  cb2f786711f582cc
-#   text hash     0b225c9f2bc32c96
+#   content hash  cf79add6046f07b0
+#   text hash     0578ece4415d9713
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

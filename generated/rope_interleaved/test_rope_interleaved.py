@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9253181b11158b5b
-#   text hash     b9d9a4b1a6d7ee2d
+#   content hash  72cfb8f9c5487fa7
+#   text hash     59180aeb189820ad
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

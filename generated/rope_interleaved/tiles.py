@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  26aac8a6bf241646
-#   text hash     a342cf9af68d4804
+#   content hash  acde224c2cd1877f
+#   text hash     8ce137176e9f8b4e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

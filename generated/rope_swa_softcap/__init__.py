@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ed8a9396fe310112
-#   text hash     d49d90cb8af85e83
+#   content hash  357e8182893fb6f8
+#   text hash     7cad3f55b1a836f1
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c200d55e7357e427
-#   text hash     1a30aacfbd9b8b46
+#   content hash  2ed17ba8c3e9bf44
+#   text hash     3327a94c13d97849
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

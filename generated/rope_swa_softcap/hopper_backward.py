@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  e49fd85c0dfece67
-#   text hash     1422f718cd17f00f
+#   content hash  cf2cd22ef00defdb
+#   text hash     d713e5af9d4c118e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4dce35ba6c07bf2d
-#   text hash     b83252a0d615f231
+#   content hash  36f1419f765da006
+#   text hash     f3a26b30e393ffd1
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

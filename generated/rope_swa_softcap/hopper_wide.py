@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  e6afe264680647dd
-#   text hash     0e0cf0a4a5deb52d
+#   content hash  5700d7697edfc026
+#   text hash     efe2d92d86aad30b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  460345b0a0fbc9e9
-#   text hash     a34a4fd597d745b6
+#   content hash  c09b87b613e5bc26
+#   text hash     91254f7d8f3c744b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b51d0ca4b358f880
-#   text hash     2e9a4380e5c16f93
+#   content hash  48affef517d12068
+#   text hash     593bfcf90560c89b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  601bc5d5c5633905
-#   text hash     d3ac3ba4d03a87ea
+#   content hash  1a5339fc56fbe9ba
+#   text hash     fe60f7aa35bb0cc9
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  120276dee66b0dfe
-#   text hash     7d9bc021737fe5a1
+#   content hash  63c5d903ce5e146c
+#   text hash     67277f85cfff07c0
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

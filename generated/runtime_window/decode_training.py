@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  92b0d458d89aa6af
-#   text hash     d6941da610f98887
+#   content hash  210cb5e86734addd
+#   text hash     2244c8fd5adc7bad
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

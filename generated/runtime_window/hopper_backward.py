@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  647725ee5e855ada
-#   text hash     be3a0e9780c28318
+#   content hash  39ea6a6ff5b65ba2
+#   text hash     ffe2b9bc8c7c7eb2
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  aa7c2d9cb49b2f4c
-#   text hash     c23b07dc1db6a302
+#   content hash  6bd31d878c95a0fa
+#   text hash     329dac53190234c1
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  45e9c9579b6f24c8
-#   text hash     83e3cf0f83422d3d
+#   content hash  fbd4e08fc608fc2d
+#   text hash     5a231786bd59d2e8
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

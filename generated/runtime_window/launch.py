@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0ee9396bd2f0fc66
-#   text hash     4f9d1ce148f1a130
+#   content hash  28963bb940dbfc54
+#   text hash     c7bc05d19ca4108f
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f6ccad1ae7e26c6b
-#   text hash     9c991898a2256cda
+#   content hash  64fd99ef3c82a867
+#   text hash     28ff3b3b4b5af209
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8026782a98b79d9b
-#   text hash     1e4980a7655df779
+#   content hash  0d4e5c8ad9e32626
+#   text hash     4c2183a5786824b3
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

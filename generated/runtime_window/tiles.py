@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e3de2dbf4ea4ab5e
-#   text hash     458c6daa73dd6c54
+#   content hash  fc1cd33819cabb19
+#   text hash     1dc7d68592da3c93
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4d21470bf0373563
-#   text hash     f025f83500846a9d
+#   content hash  dd608c8cd48a90ec
+#   text hash     e61789fc90ef5b44
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

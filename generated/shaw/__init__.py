@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  70fdc2f1c40ddc2a
-#   text hash     a302e2e886e05f58
+#   content hash  0faecd016290db1d
+#   text hash     fbc49daed47fb4a8
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

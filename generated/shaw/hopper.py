@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  46323186b440c71e
-#   text hash     9d6c67ecb0ca0fd6
+#   content hash  06fcb763c967841f
+#   text hash     b585f86fc214a13a
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

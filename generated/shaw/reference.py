@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1aef7fae37204477
-#   text hash     1be33cfb85d53101
+#   content hash  a643c98a435d0c99
+#   text hash     e9cf10d717bf5f28
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

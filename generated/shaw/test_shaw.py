@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  540073e105f539a9
-#   text hash     29491524d7cb1089
+#   content hash  498b092528cdb7f5
+#   text hash     8f4ada1db87dd479
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

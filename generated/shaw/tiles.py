@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c512df1e115fed7e
-#   text hash     4814255a8595c877
+#   content hash  25de173defc386f1
+#   text hash     269fe6938f7033c6
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

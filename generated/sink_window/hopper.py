@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  67b40198eede5cac
-#   text hash     e1571a7c783ea859
+#   content hash  787b98e4caca377b
+#   text hash     c8f5ab6372f1ee90
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

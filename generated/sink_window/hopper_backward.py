@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f3ed496e000aaf6a
-#   text hash     d11b02df4a9e9341
+#   content hash  d40c35493403b17f
+#   text hash     4aee48ffc6d32c74
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a59db544b8409166
-#   text hash     97e6ad13084e9039
+#   content hash  3e6acbdf8bb33495
+#   text hash     8d56a137600d1596
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  14f8d85aaf2a34c9
-#   text hash     f5596a305f937a36
+#   content hash  299b16a6973402ac
+#   text hash     a01243d36b317c52
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

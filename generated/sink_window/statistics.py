@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  18b0b47f6fe9f6bc
-#   text hash     d59db853105642d0
+#   content hash  ce4baa9357fbd8f9
+#   text hash     c5436f63ba43b4e6
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  30c2796eb3e78351
-#   text hash     371d30963ec63247
+#   content hash  c9fc13aacdb6a559
+#   text hash     1d716a0f296fa6d6
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

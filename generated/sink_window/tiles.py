@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  940552741e947765
-#   text hash     30cc2a138eb97098
+#   content hash  36764c7a7d132aa6
+#   text hash     62f677cf12484a2f
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

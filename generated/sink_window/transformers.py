@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  74497e31c46853d0
-#   text hash     4cd905bde993a542
+#   content hash  1f1fd134e4a23dd2
+#   text hash     31bf1bbd2f8f7997
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  32f66c6d454052dc
-#   text hash     d06be4043c82b224
+#   content hash  716d38b970a489ee
+#   text hash     6559594cef915245
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  97bc0ed689fcde83
-#   text hash     d1ff40d20f7d9393
+#   content hash  a9b3e729687b0c1e
+#   text hash     418c21bbe7a8c2e4
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8aa1bda02c6a0a0b
-#   text hash     deb47518b6ed64b5
+#   content hash  98a0bf787e54baea
+#   text hash     dadf19efa569be50
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c3aa28e1fec8cc04
-#   text hash     111a21f8acbc08af
+#   content hash  21101928269d25c4
+#   text hash     f4ac5de1543b68b2
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  823e8d86ab5f8fa6
-#   text hash     af4e42fceed8520a
+#   content hash  6c5f8efe9f2e9818
+#   text hash     b3f4cee5b585884f
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5dad22e6a5ca72d7
-#   text hash     0486a01104d78dca
+#   content hash  b0a1d8b7adc264fb
+#   text hash     4adcabbd6636907a
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

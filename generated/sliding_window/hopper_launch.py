@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  18999620c8833a50
-#   text hash     5c1f3f37aba53ff8
+#   content hash  ab563fd6eb6abf28
+#   text hash     393b90a59aaac72e
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b90d9b704d226573
-#   text hash     8b9b299fac3c4a4a
+#   content hash  e77796f5462d3461
+#   text hash     1941a1a69142a912
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

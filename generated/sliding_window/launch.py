@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d21908659da4341b
-#   text hash     6432060e9ac9c025
+#   content hash  360710fcbe5c7b4d
+#   text hash     eb6b22ea5b971ec6
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

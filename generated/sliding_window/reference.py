@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  73d0003a202b8104
-#   text hash     1b47ef829caf50f8
+#   content hash  4a96b2e9246eb614
+#   text hash     b2cbb6b33f76f52e
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

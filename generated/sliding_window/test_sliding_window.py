@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  37262b529a0fded1
-#   text hash     7c0b14b0aabe22f6
+#   content hash  241c01d63fee2743
+#   text hash     220002b5f34d962b
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

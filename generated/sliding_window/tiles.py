@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fb4ffb6e6ea16259
-#   text hash     779199d1df8a4adf
+#   content hash  3cf5dce610463ef7
+#   text hash     1ca193c937f06b3f
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

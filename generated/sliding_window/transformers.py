@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  df150fa5448daa4f
-#   text hash     73867e51edaa1e9d
+#   content hash  2c604ef872c4fabe
+#   text hash     052d2244bfc6e267
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  90d726046aa48d7c
-#   text hash     80dd1146db3ab104
+#   content hash  753b4d0569b6362a
+#   text hash     38646fdec3e4728c
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  82fea5b0b1a06034
-#   text hash     b42d853eb2aee9a8
+#   content hash  e9c8ec49d5367d72
+#   text hash     b2826388e85286a5
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

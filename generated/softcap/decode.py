@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2dfc311c308b7615
-#   text hash     948bb56a5e681b06
+#   content hash  ad036668b1163b2c
+#   text hash     fe5ab62c6fa0bbe2
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  94b2b9eb896b6906
-#   text hash     3ecf9882f0d967af
+#   content hash  536157ebde5a8d03
+#   text hash     950df7020833ec17
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  47add88af1d9ee4e
-#   text hash     cd68a3f19cde5417
+#   content hash  beb336d4f0a9ef84
+#   text hash     e1833112badfa3c5
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  90289c7e1d8953d3
-#   text hash     1b90d7df7bd495b7
+#   content hash  ef13d1325e698be5
+#   text hash     e012e031d7eac5f0
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6de7859ff6d76a42
-#   text hash     f969973f446dfbed
+#   content hash  75f593045896ab1c
+#   text hash     9346c4ffc81ad117
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

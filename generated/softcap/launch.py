@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  df8c2b1eb156c9b3
-#   text hash     68b4091a80fd7c28
+#   content hash  3638449f342ac572
+#   text hash     2c9ad7eae61d906c
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  91957eee2a68e612
-#   text hash     2f11f8f08bc3b3da
+#   content hash  cb09f3dd15ad37fb
+#   text hash     9b310672ff123ec8
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

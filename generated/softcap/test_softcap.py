@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  dd3ae9bba2201966
-#   text hash     cad90671d8e75429
+#   content hash  9cbd06d29914d793
+#   text hash     a8856a0b8f7ecb50
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  aba815038b04ae02
-#   text hash     937a514d43b45cf2
+#   content hash  b4c7ca86e59f2c22
+#   text hash     76333710a7c0981b
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

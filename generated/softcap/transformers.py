@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  db2884e59081ca2e
-#   text hash     24d6b790e09ffc5c
+#   content hash  5903ac743ecef6bb
+#   text hash     8e1a2341ba30e6f7
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

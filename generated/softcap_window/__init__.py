@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  97d328395ccb8f55
-#   text hash     b8c66b5648ee9bd1
+#   content hash  af6c623b13b1a208
+#   text hash     9ef91b0cbdb89a9c
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

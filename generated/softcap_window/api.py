@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5d6e8f19284d3206
-#   text hash     d8932091b82fe844
+#   content hash  f3f22a2f9957b39f
+#   text hash     e47926cbfb95336a
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4da561e4c6867017
-#   text hash     7cfd347491fbe917
+#   content hash  104731e6fc05f062
+#   text hash     66b08142b25125f5
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3c4754b9fabf80f6
-#   text hash     03e414223217f7f5
+#   content hash  573e2ecf9d1c2537
+#   text hash     73486e3740cf40e1
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

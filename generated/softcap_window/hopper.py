@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c3dda4bde7f09071
-#   text hash     a12155b551a85cc9
+#   content hash  1c01366a4a88ad54
+#   text hash     73e3a4a36f2bb4d8
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

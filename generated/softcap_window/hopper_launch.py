@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ccd2d19e611d289f
-#   text hash     e4789b785d7495f6
+#   content hash  64a6765c1d19130e
+#   text hash     07ea3c6b1053b6e3
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

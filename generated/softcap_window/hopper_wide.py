@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  78a8f2225a8fb12a
-#   text hash     b68ee28ce304484b
+#   content hash  1ee497826bd74e09
+#   text hash     97e7adc7759ee6fe
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f1a16e28928eeec8
-#   text hash     92fad7ce414036ce
+#   content hash  0f23711092be9881
+#   text hash     866cfc6bd5d4b599
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

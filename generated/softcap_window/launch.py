@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ebcb4e9773e1dd97
-#   text hash     6dd7e1aa1400b12c
+#   content hash  33e7e1e2ba42a696
+#   text hash     dcf48ca901c368bd
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

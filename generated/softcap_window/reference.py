@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2e42962dafc9dd29
-#   text hash     7426859833754024
+#   content hash  9921b128bf7d31aa
+#   text hash     015d7901c4b2c032
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  8281f4a19c7af905
-#   text hash     bc53ee5147a03122
+#   content hash  e5071bc5e8711ac6
+#   text hash     a62206ec9c97304e
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

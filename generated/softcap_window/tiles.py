@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  8a4a2ff85a460b0c
-#   text hash     d5670ec631cd1d5d
+#   content hash  9edb982a01772af4
+#   text hash     c82ac2feb2a2871f
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b05f93b582be4821
-#   text hash     e46946618f2211c2
+#   content hash  9a1e1fc3bc51d675
+#   text hash     005843f856bdf3e5
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

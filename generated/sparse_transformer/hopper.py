@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e6efa304cbe932aa
-#   text hash     3930eed7398891e3
+#   content hash  618253ad8935e9ec
+#   text hash     f5c20d88fe2150f7
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

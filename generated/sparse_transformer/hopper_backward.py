@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  36245c7a0e31c519
-#   text hash     e116bee9acae76b4
+#   content hash  1fbffefaa9d5e125
+#   text hash     d8df8963a1a0f125
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c570277b1d66453d
-#   text hash     526380ad41c05f2e
+#   content hash  216739cc6e842188
+#   text hash     6e594b6329bf823a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

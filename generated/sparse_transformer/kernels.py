@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  0ce7989eb61a3839
-#   text hash     779199dcee41fd0e
+#   content hash  04cdf55b944f8cb2
+#   text hash     a92366e5ae918aa9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

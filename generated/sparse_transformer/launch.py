@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d9c35be775130899
-#   text hash     39b29812041ef478
+#   content hash  d62b1f743c787c85
+#   text hash     00d2aa6fe4233f9b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  57effc2c0a1d4c47
-#   text hash     278eebcce5f341c3
+#   content hash  4567344fd8051525
+#   text hash     be5d2d4aa2ccfeb8
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

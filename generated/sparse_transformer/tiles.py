@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4123b1ed5b51ef87
-#   text hash     1245412b56ee3987
+#   content hash  e6565a1494ae79ea
+#   text hash     ae185599de3da3a1
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  549e2b8deee1d460
-#   text hash     903c4e45fd15a5b8
+#   content hash  0c8835397d7e2d08
+#   text hash     d4a47fcdc8abeaab
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

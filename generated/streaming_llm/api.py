@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b7836c49e749570b
-#   text hash     516b6dc0e6046e89
+#   content hash  c40f3ea0967a8d28
+#   text hash     9c7116b291d8c222
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

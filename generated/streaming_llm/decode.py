@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  59d46e53feade996
-#   text hash     eba69032603f7abe
+#   content hash  04a93acf6870d985
+#   text hash     78bca46bfcf75c06
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

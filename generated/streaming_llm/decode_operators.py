@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c055b5063f12a918
-#   text hash     fb2c1593050ec5fd
+#   content hash  1e848242843c602c
+#   text hash     cd25672957e0e4e6
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

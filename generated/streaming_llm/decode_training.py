@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e1897b9950b2c89b
-#   text hash     76b37fee3a15cadd
+#   content hash  6e60adf9da6848db
+#   text hash     1f601d70deb1be4e
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  073ecd125ab5cbbe
-#   text hash     f021f135c4c626ec
+#   content hash  14a8a0a887d1a775
+#   text hash     87c11bd6e76dc8ee
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

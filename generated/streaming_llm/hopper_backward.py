@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  70f5a19fc5843a2f
-#   text hash     561c93d0f724b6f7
+#   content hash  b0b011ac82a38a8f
+#   text hash     ef97f0038e402c51
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e43dd0cf1615380e
-#   text hash     6149661e4add08e8
+#   content hash  fc9485f58aab5f27
+#   text hash     7a875ec66311d804
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

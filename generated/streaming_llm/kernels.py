@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b362b47fb0ce6b54
-#   text hash     32c7011f97710085
+#   content hash  6f8cec69cce31c6c
+#   text hash     2f5ab3758db3d710
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b062587ca23876da
-#   text hash     1eb4c2890af5e518
+#   content hash  d3a08104c2e02316
+#   text hash     d0366a6c335f151a
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

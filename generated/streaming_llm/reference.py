@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4c2f89aa34a954ab
-#   text hash     65c6c84088060f9d
+#   content hash  2ae5ca29e8ea109d
+#   text hash     7ab9b5a240ce5af2
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

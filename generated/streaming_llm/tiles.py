@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  42694677236f87f6
-#   text hash     b2f0fcecff125858
+#   content hash  f2a4eff9d695c984
+#   text hash     b3098ee8b04f5e23
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f9069e3010238a54
-#   text hash     768275820a0e6fe0
+#   content hash  1c7233bb55379473
+#   text hash     9ce84ad3a2ba2ddb
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

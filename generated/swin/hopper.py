@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  269557dc980cb13f
-#   text hash     9db67f4e9966afd7
+#   content hash  6e91a42d6a6d958e
+#   text hash     79b9bc2c7c094498
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

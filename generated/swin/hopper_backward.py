@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  acbcd5b2cf5910bd
-#   text hash     3d4f7b33e39e2210
+#   content hash  7719edf38f5a6df8
+#   text hash     a0eb412baceccf8a
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

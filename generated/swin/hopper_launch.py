@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2592cdf3b6c997f2
-#   text hash     d2344082d92c36c9
+#   content hash  77b5b489c3dfb7db
+#   text hash     861d874bc597a62a
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0b521e20904f8873
-#   text hash     aa96fefa8e44aa52
+#   content hash  177f6e1be9eebeb9
+#   text hash     fe01b8f94d5e846d
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f82e83f4a890be1c
-#   text hash     e647eee24cbf41f8
+#   content hash  8ae8c1b22566249d
+#   text hash     f4fe3ed729191b14
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ade3d0c39f3c6163
-#   text hash     f2af3857b99508f8
+#   content hash  92cc01a3ac702970
+#   text hash     ed9df8772f6fc3ff
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a2b2972daff8c89d
-#   text hash     bb71f4a702668c19
+#   content hash  858b75f53787c17a
+#   text hash     335104ee9d37e74a
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  686400afb004058d
-#   text hash     aa5f91485b35a8dc
+#   content hash  f8f6a74b15c17b0b
+#   text hash     da004215c3322447
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  46c891c3aed48622
-#   text hash     ad5f3654116b741f
+#   content hash  46ad1bf83ca42761
+#   text hash     242db7482bf784ba
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  41bd4d79e924b56f
-#   text hash     bc572a05530040e2
+#   content hash  ec316a1dc58cf016
+#   text hash     9dc5718471ba40e2
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  880b21d6ea50a493
-#   text hash     075e68210cade058
+#   content hash  e471d73147e70b45
+#   text hash     e310a4b76c0aa0b4
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

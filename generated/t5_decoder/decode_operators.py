@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  9714db876ba22396
-#   text hash     15156cf8a4590807
+#   content hash  bcfd52bad70024e0
+#   text hash     3fb7b7324a6c34a2
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f81dabfe564f7ba6
-#   text hash     cdce8a89bd16ae01
+#   content hash  7d868c730ad12925
+#   text hash     341d9fce24c68064
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f1a17648b1f4e1c4
-#   text hash     1a83a2c929201938
+#   content hash  d1cb83df8c319429
+#   text hash     f0c819decda03faa
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  75314a78e214aa06
-#   text hash     5aaf150350195385
+#   content hash  441615b702cfacc0
+#   text hash     63f071b392bae1d3
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

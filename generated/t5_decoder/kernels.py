@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e043b3acd01fab30
-#   text hash     6ff44ff2fbb84d95
+#   content hash  10cc46d1f41a86d5
+#   text hash     735d1af1b412b91b
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d3ddad8d7853e69f
-#   text hash     64e50d13e77302e8
+#   content hash  c18a40f54f0fd85d
+#   text hash     5b41cbc39fbc3a7c
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  62a1e6c669b8bc08
-#   text hash     b5215b474f93f616
+#   content hash  30dbfaa8c0136c66
+#   text hash     0f6b8cc53db16028
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c63906a02334385e
-#   text hash     cecdd5ec1d2a91c6
+#   content hash  f79c9b41880daa08
+#   text hash     80714cafea0b7973
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ebdfe89a722a4dfe
-#   text hash     bd7e7fbcba07dac8
+#   content hash  9e974d8d901ee8a6
+#   text hash     c3e4e06595d334f1
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

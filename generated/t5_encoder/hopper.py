@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c02eb584a2c3d7e7
-#   text hash     a0a3089757e490a8
+#   content hash  f2663affd2cdb0f8
+#   text hash     06bc6283cb4c7f68
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  03b92b5f039fd4e9
-#   text hash     7b01c99f20c29a18
+#   content hash  fd0a7f7d61f1f9bd
+#   text hash     1a28074229430000
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  128a1d27c8f3413d
-#   text hash     376d3e8c4d844266
+#   content hash  61c1a54176aea180
+#   text hash     55087d1dd8582453
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

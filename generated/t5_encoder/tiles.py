@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4dd2612d8f4925a4
-#   text hash     9e91a10bf90a512c
+#   content hash  0e89005cea5bd7f7
+#   text hash     03617a5cb385320d
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

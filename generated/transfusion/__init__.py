@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8e1bc66fcfbc28d4
-#   text hash     e147acee638d74bd
+#   content hash  5f327c174edd4e09
+#   text hash     ebfc9e069d8b2fe1
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

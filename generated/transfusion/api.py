@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  156a3b0214ac11d8
-#   text hash     683767dc16653ecb
+#   content hash  8bf743642036fa21
+#   text hash     ea5ceadc685a2a5c
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

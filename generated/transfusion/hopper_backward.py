@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  01224811484a9e79
-#   text hash     a911c08dad7192b9
+#   content hash  19349c2b21cc3597
+#   text hash     1e4e4ee40a7b871f
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

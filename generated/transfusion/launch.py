@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ca0187ca5437a4d2
-#   text hash     f0fc8ce26891fd70
+#   content hash  eed9f0eddac1573c
+#   text hash     d479381dc55350e5
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

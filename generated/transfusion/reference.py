@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  db12adbfbda9a467
-#   text hash     638fb19f4d1bdcfe
+#   content hash  ded0994bccbf3da7
+#   text hash     29e9275de03495cf
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

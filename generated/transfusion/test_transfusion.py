@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  4417744c69333b08
-#   text hash     aa014335994095ab
+#   content hash  c4f32ad43ed5604d
+#   text hash     5ec3e070e26e53e5
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  dd50857e51601e20
-#   text hash     be44a1fca791a853
+#   content hash  87285503002187a1
+#   text hash     c5a62babaab5b97d
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

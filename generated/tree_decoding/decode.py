@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c38e8d4e8df928c6
-#   text hash     3ae7fd213be70c80
+#   content hash  1853d6bb80aa779f
+#   text hash     49e4eb50edf2bc2c
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

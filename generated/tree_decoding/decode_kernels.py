@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  340f0a67888e2cf9
-#   text hash     1b95d83cbe8bf452
+#   content hash  cebcfde45358ee8d
+#   text hash     de34680c9cc4ed66
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9c08b2279b07103e
-#   text hash     949d63f5aca28755
+#   content hash  2f2857463819b816
+#   text hash     491fbfcec42e8482
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  bb6f1ac6840b7973
-#   text hash     b7e7d0fff137b2d9
+#   content hash  3be381e2c236c38c
+#   text hash     c1fa8965bab778d3
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

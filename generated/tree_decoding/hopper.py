@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  06114abe7cf5bf65
-#   text hash     6c1536286898c4a7
+#   content hash  5f8ef62b0bf111f0
+#   text hash     ab24789d4866d0a2
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f73052a12cdf3e2f
-#   text hash     06fab6b7681a838b
+#   content hash  e4284a9a09ac3f3c
+#   text hash     3c452734f6a79b16
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  841d6c99eb6cf046
-#   text hash     6326a69bafb5d94e
+#   content hash  913d4a6358fe6982
+#   text hash     be8376256b24b59e
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  628a86d996d42379
-#   text hash     7b39a5c5a82b476a
+#   content hash  137bed31c9398076
+#   text hash     dd438f4bd3f72d6c
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ca1d06c204d724c5
-#   text hash     7c86f43c9bd4182b
+#   content hash  0f2fbccc5b18849b
+#   text hash     60bd42614dab7893
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

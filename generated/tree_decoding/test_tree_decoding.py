@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  82a54f3217f896b8
-#   text hash     01c9c4a64518a37f
+#   content hash  267a5a9c53bb63e2
+#   text hash     2f5d3f693e943a42
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

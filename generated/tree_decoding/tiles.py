@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  cc28e7b35b2f8e11
-#   text hash     41e289eab67d7d69
+#   content hash  ce19c17c6e52a50d
+#   text hash     82d1348112a5f39a
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

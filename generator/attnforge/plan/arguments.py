@@ -84,18 +84,18 @@ def made_divisors(spec: Spec) -> tuple[tuple[str, str], ...]:
     ranges = whole_numbers.Ranges(limits)
 
     def text(divisor: Node) -> str:
-        return printers.torch(_of_numbers(divisor), lambda leaf: own[str(leaf.value)], limits, atom=True, total=True)
+        return printers.torch(of_numbers(divisor), lambda leaf: own[str(leaf.value)], limits, atom=True, total=True)
 
     found = (node for node in divisors(spec.nodes) if node.op not in ("input", "option") and ranges.may_be_0(node))
     read = ((node, {n.value for n in node.walk() if n.op in ("input", "option")}) for node in found)
     return tuple((spec_text.source(node), text(node)) for node, names in read if names <= numbers)
 
 
-def _of_numbers(node: Node) -> Node:
+def of_numbers(node: Node) -> Node:
     """An expression over inputs without axes, which are Python's numbers where a call begins, as options are."""
     if node.op == "input":
         return Node("option", (), node.value, node.type)
-    return replace(node, args=tuple(map(_of_numbers, node.args)))
+    return replace(node, args=tuple(map(of_numbers, node.args)))
 
 
 def _arguments(spec: Spec) -> Iterable[Argument]:

@@ -11,6 +11,7 @@ from ..expressions.tree import Node
 from ..language.spec import Spec
 from ..printing import printers
 from . import reach, tile_ranges
+from .arguments import of_numbers
 from .cached_arguments import CachedArgument
 from .paged import PAGED
 from .statements import Statement
@@ -65,8 +66,8 @@ class CachedTraining:
         found = []
         for span in tile_ranges.spans(self.spec, "k"):
             ends = [end for end in _ends(span.lo, "max") if self._told(end, {"q_first"})]
-            first = [f"(key >= {_of_sequence(end)})" for end in ends if "q_first" in _leaves(end)]
-            heads = [f"(key < {_of_sequence(end)})" for end in _ends(span.hi, "min") if self._told(end, set())]
+            first = [_compared(">=", end) for end in ends if "q_first" in _leaves(end)]
+            heads = [_compared("<", end) for end in _ends(span.hi, "min") if self._told(end, set())]
             if not (first or heads):
                 return ""
             found.append(" & ".join(first or heads[:1]))
@@ -115,9 +116,11 @@ def _leaves(end: Node) -> set[str]:
     return {str(node.value) for node in end.walk() if not node.args and node.op != "num"}
 
 
-def _of_sequence(end: Node) -> str:
-    """The host's text of an end for the new tokens of each sequence."""
-    return printers.torch(end, lambda node: "begin[:, None]" if node.value == "q_first" else str(node.value))
+def _compared(op: str, end: Node) -> str:
+    """The host's text of keys compared with an end for the new tokens of each sequence."""
+    leaf = {"q_first": "begin[:, None]"}
+    found = Node(op, (Node("var", value="key", type="int"), of_numbers(end)), type="bool")
+    return f"({printers.torch(found, lambda node: leaf.get(str(node.value), str(node.value)))})"
 
 
 def _from_pages(given: Input) -> Statement:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -15,6 +16,7 @@ from caches import Values, package
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
@@ -71,7 +73,8 @@ def test_operators_pass_all_checks_of_pytorch(
 ) -> None:
     decode, traced = variant("traced").decode, operators(variant("traced"))
     calls: list[tuple[Any, Any]] = []
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    for module in (torch.compiler, importlib.import_module("traced.runtime")):
+        monkeypatch.setattr(module, "is_compiling", lambda: True)
     for operator in (traced._attend, traced._append):
         run = operator.traced
         monkeypatch.setattr(operator, "traced", lambda *x, run=run: (calls.append((run, x)), run(*x))[1])
@@ -317,3 +320,68 @@ def test_a_call_behind_one_that_an_operator_made_is_known_again(
 
     monkeypatch.setattr(decode.decode_arguments, "needs_dispatcher", looked)
     assert torch.equal(attend(), found)
+
+
+@contextlib.contextmanager
+def overlapping(mode: TorchDispatchMode) -> Iterator[None]:
+    """Within the mode while another thread's ends, which began before: its flag is unset, and set again behind it."""
+    there, go_on = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with Seen():
+            there.set()
+            go_on.wait()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    there.wait()
+    with mode:
+        go_on.set()
+        thread.join()
+        yield
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_modes_of_threads_may_overlap(
+    variant: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    monkeypatch.setattr(_python_dispatch, "_is_in_torch_dispatch_mode", False)
+    module, given = variant("traced"), call(2, 20)
+    decode, operator = module.decode, operators(module)._attend
+    attend = functools.partial(decode.attend_with_cache, **given, max_seqlen_k=20)
+    attention = functools.partial(module.attention, *(given["q"] for _ in range(3)), window=7, **ROPE)
+    decode.CALLS.clear()
+    for _ in range(2 * known):
+        attend(), attention()
+    seen = Seen()
+    with overlapping(seen):
+        assert not _python_dispatch._is_in_torch_dispatch_mode
+        found = attend(), attention()
+    assert [x for x in seen.names if x.startswith("attnforge")] == [
+        operator.traced.name(),
+        importlib.import_module("traced.launch")._attend.traced.name(),
+    ]
+    # behind them no call takes the way of those that a mode sees
+    assert _python_dispatch._is_in_torch_dispatch_mode
+    for x in (operator, importlib.import_module("traced.launch")._attend):
+        monkeypatch.setattr(x, "traced", lambda *_: pytest.fail("the long way"))
+    assert torch.equal(attend(), found[0]) and torch.equal(attention(), found[1])
+    monkeypatch.setattr(decode.decode_arguments, "needs_dispatcher", lambda _: pytest.fail("looked at again"))
+    assert torch.equal(attend(), found[0])
+
+
+def test_calls_under_a_mode_that_stands_aside_are_handed_on(variant: Callable[[str], ModuleType]) -> None:
+    """A mode may call attention where it sees another operator: PyTorch's way through its own then holds."""
+    module, given = variant("traced"), call(2, 20)
+    q = given["q"].requires_grad_()
+    attend = functools.partial(module.attention, q, q, q, window=7, **ROPE)
+    found = []
+
+    class Calls(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            found.append(attend())
+            return function(*args, **(kwargs or {}))
+
+    with Calls():
+        torch.zeros(1)
+    assert torch.equal(found[0], attend()) and not found[0].requires_grad

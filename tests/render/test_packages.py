@@ -37,8 +37,8 @@ def test_the_head_of_the_runtime_names_what_there_is_in_its_order() -> None:
 def test_private_interfaces_are_used_in_the_runtime_alone() -> None:
     names = set(PRIVATE.findall((PACKAGES[0] / "runtime.py").read_text()))
     assert names >= {
-        "torch._C._are_functorch_transforms_active",
-        "torch.utils._python_dispatch",
+        "torch._C._dynamo",
+        "torch._ops",
         "triton.knobs",
         "triton.runtime",
         "triton.tools",

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  a776be6205a9f820
-#   text hash     16db55ff1c7c8a53
+#   content hash  176bec89b3d883ab
+#   text hash     6591fbf2403f5707
 #   render with   attnforge render SPEC
 """The machinery of launching; all use of private interfaces of PyTorch and Triton stands here.
 
@@ -35,12 +35,13 @@ except ModuleNotFoundError as error:
     why = "attention needs triton, which PyTorch brings along on Linux; `reference` runs without it, on any system"
     raise ModuleNotFoundError(why, name="triton") from error
 import triton.language as tl
+from torch._C import _are_functorch_transforms_active, _len_torch_dispatch_stack
 from torch._C._dynamo.guards import TensorGuards
 from torch._C._functorch import is_legacy_batchedtensor
 from torch._library.custom_ops import get_library_allowing_overwrite
 from torch._ops import _len_torch_dispatch_stack_pre_dispatch
+from torch.compiler import is_compiling
 from torch.utils import _python_dispatch
-from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 from triton.runtime import driver
 from triton.runtime.errors import OutOfResources
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -115,7 +116,7 @@ class Operator:
     def __call__(self, *args):
         if needs_dispatcher(args):
             return self.traced(*args)
-        if torch._C._are_functorch_transforms_active():
+        if _are_functorch_transforms_active():
             return self.derived.apply(*args) if self.derived else self.traced(*args)
         if not torch.is_grad_enabled() or self.derived is None:
             return self.function(*args)
@@ -125,7 +126,7 @@ class Operator:
 
 def needs_dispatcher(args):
     """Whether PyTorch has a say: a compiler, a mode, a tensor of a class of its own, one still to be negated."""
-    if torch.compiler.is_compiling() or is_in_torch_dispatch_mode():
+    if is_compiling() or has_mode():
         return True
     for x in args:
         # isinstance takes longest of what is no tensor
@@ -139,11 +140,24 @@ def needs_dispatcher(args):
     return False
 
 
+def has_mode():
+    """Whether this thread is within a mode of PyTorch's, if only one that stands aside for an operator that it has seen.
+
+    PyTorch's own flag is one for all threads: where modes of several overlap, it may be unset too soon, or stay set.
+    """
+    if _len_torch_dispatch_stack():
+        return True
+    if not _python_dispatch._is_in_torch_dispatch_mode:
+        return False
+    aside = torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.PythonTLSSnapshot)
+    return aside or _len_torch_dispatch_stack_pre_dispatch() > 0
+
+
 def is_watched():
     """Whether a mode of PyTorch's is to see this call; it stands aside while an operator that it has seen runs."""
-    if not is_in_torch_dispatch_mode():
+    if not has_mode():
         return False
-    if not torch._C._len_torch_dispatch_stack() and not _len_torch_dispatch_stack_pre_dispatch():
+    if not _len_torch_dispatch_stack() and not _len_torch_dispatch_stack_pre_dispatch():
         return False
     return not torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.Python)
 
@@ -774,12 +788,13 @@ def alike(given):
     there = operator.itemgetter(*(i for i, x in enumerate(given) if x is not None))
     absent = [i for i, x in enumerate(given) if x is None]
     agree = TensorGuards(*there(given), dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+    reduce, either, data_ptr = functools.reduce, operator.or_, torch.Tensor.data_ptr
 
     def compare(given):
         tensors = there(given)
-        if _python_dispatch._is_in_torch_dispatch_mode:
+        if _len_torch_dispatch_stack():
             return False
-        if not agree(*tensors) or functools.reduce(operator.or_, map(torch.Tensor.data_ptr, tensors)) % 16:
+        if not agree(*tensors) or reduce(either, map(data_ptr, tensors)) % 16:
             return False
         for i in absent:
             if given[i] is not None:

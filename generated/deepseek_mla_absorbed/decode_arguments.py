@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/decode/arguments.py.jinja
-#   content hash  612fafe1a0470b1c
-#   text hash     6683940424c5bab0
+#   content hash  9a70a827a232a887
+#   text hash     9b94a2f82b059fcb
 #   render with   attnforge render SPEC
 """What calls of decoding give, checked beside what arguments.py checks, and what shapes it has for kernels.
 
@@ -139,7 +139,7 @@ def remembered(calls, check, given, numbers):
     if call.runtime.is_watched():
         return None, False
     # beside a mode that stands aside no call is known as the last one
-    if not call.runtime.is_in_torch_dispatch_mode() and not any(x is not None and x.requires_grad for x in given):
+    if not call.runtime.has_mode() and not any(x is not None and x.requires_grad for x in given):
         within = call.runtime.planned.depth > 0
         if within not in call.alikes:
             call.alikes[within] = call.runtime.alike(given)

@@ -56,12 +56,12 @@ class Family:
     tiny: dict[str, Any] = field(default_factory=lambda: TINY)
     config: str = ""
 
-    def made(self) -> Any:
+    def made(self, attention: str = "eager") -> Any:
         """A model with random weights, the same for each call."""
         torch.manual_seed(0)
         name = self.config or self.model.replace("ForCausalLM", "Config").replace("Model", "Config")
         config = getattr(transformers, name)(**(self.tiny | self.more))
-        return getattr(transformers, self.model)._from_config(config, attn_implementation="eager").float().eval()
+        return getattr(transformers, self.model)._from_config(config, attn_implementation=attention).float().eval()
 
 
 ROPE = {"rope_type": "default", "rope_theta": 10000.0}
@@ -640,6 +640,8 @@ MASKED_BY_THEMSELVES = {
         "causal",
         {"num_attention_heads": 4, "vision_config": {"image_size": 8, "patch_size": 4, "num_hidden_layers": 1}},
     ),
+    # layers add the mask to one of their own; in windows, they ask for it as any model does
+    "doge": Family("DogeForCausalLM", "causal", {"sliding_window": 3}),
 }
 
 
@@ -651,7 +653,7 @@ def test_layers_that_ask_for_no_attention_by_name_are_refused(
     """They would see later keys and padding: None is no mask to them, numbers of entries are added to scores."""
     (ids, held), model = padded(side), MASKED_BY_THEMSELVES[name].made()
     model.config._attn_implementation = module("causal").register()  # as `from_pretrained` leaves it
-    with pytest.raises(ValueError, match=f"causal: layers of {name} make attention themselves"):
+    with pytest.raises(ValueError, match=f"causal: layers of {name} make attention, or its mask, themselves"):
         model(ids, attention_mask=held, use_cache=False)
 
 
@@ -663,7 +665,7 @@ def test_their_configurations_may_be_derived_from(
     own = type("Own", (type(model.config),), {"model_type": "own", "__module__": __name__})
     monkeypatch.setattr(model.config, "__class__", own)
     model.config._attn_implementation = module("causal").register()
-    with pytest.raises(ValueError, match="causal: layers of own make attention themselves"):
+    with pytest.raises(ValueError, match="causal: layers of own make attention, or its mask, themselves"):
         model(padded("nothing")[0], use_cache=False)
 
 
@@ -672,8 +674,25 @@ def test_a_compiler_finds_out_which_layers_ask_for_attention(name: str, module: 
     model, (ids, _) = MASKED_BY_THEMSELVES[name].made(), padded("nothing")
     model.config._attn_implementation = module("causal").register()
     torch.compiler.reset()
-    with pytest.raises(Exception, match=f"layers of {name} make attention themselves"):
+    with pytest.raises(Exception, match=f"layers of {name} make attention, or its mask, themselves"):
         torch.compile(model, backend="eager")(ids, use_cache=False)
+
+
+PICKS_LAYERS = {
+    "falcon": Family("FalconForCausalLM", "causal", {"num_attention_heads": 4}, BLOOM),
+    "gptj": Family("GPTJForCausalLM", "causal", {"n_embd": 16, "rotary_dim": 4}, BLOOM),
+}
+
+
+@pytest.mark.parametrize("name", PICKS_LAYERS)
+def test_models_that_have_layers_by_name_fail_as_the_docs_say(name: str, module: Callable[..., ModuleType]) -> None:
+    family, registered = PICKS_LAYERS[name], module("causal").register()
+    with pytest.raises(KeyError, match=f"^'{registered}'$"):
+        family.made(registered)
+    model = family.made()
+    before = model.config._attn_implementation
+    model.set_attn_implementation(registered)
+    assert model.config._attn_implementation == before != registered
 
 
 def test_one_token_waits_for_nothing(module: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -715,3 +715,11 @@ def test_markdown_shows_words_as_they_are() -> None:
         "A (2021), [arXiv:2104.09864](https://arxiv.org/abs/2104.09864); "
         "[doi:10.1038/s41586-1](https://doi.org/10.1038/s41586-1), B"
     )
+
+
+def test_whole_numbers_are_divided_by_0_as_by_1() -> None:
+    """As in kernels and references."""
+    for op, wanted in (("//", [-7, 0, 5]), ("%", [0, 0, 0])):
+        node = Node(op, (Node("var", (), "q", "int"), Node("var", (), "k", "int")), None, "int")
+        assert arrays.evaluate(node, {"q": np.array([-7, 0, 5]), "k": np.array([0])}).tolist() == wanted
+        assert arrays.evaluate(node, {"q": np.array([-7, 0, 5]), "k": 0}).tolist() == wanted

@@ -215,6 +215,13 @@ def test_expressions_mean_in_the_browser_what_they_mean_in_python(show: Any) -> 
     assert compared > 8000
 
 
+def test_whole_numbers_are_divided_by_0_as_by_1(show: Any) -> None:
+    page, q = show("causal"), Node("var", (), "q", "int")
+    for op, wanted in (("//", [-7, 0, 5]), ("%", [0, 0, 0])):
+        node = Node(op, (q, number(0)), None, "int")
+        assert page.value(f"[-7, 0, 5].map((q) => {javascript(node, lambda n: 'q')})") == wanted
+
+
 # -- the mask ----------------------------------------------------------------------------------------------------
 
 SHAPES = [(64, 64, 8, 8), (130, 70, 16, 32), (50, 200, 7, 9), (1, 300, 16, 64), (3000, 2000, 128, 64)]

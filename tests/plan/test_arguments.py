@@ -54,6 +54,9 @@ SPECS = {
     "  - expr: wide == 0 or q // wide == k // wide\nscore: [expr: score * (1 + k // part % 2)]\n"
     "inputs:\n  step: {axes: [], dtype: int, default: 2}\n  wide: {axes: [], dtype: int, default: 0}\n"
     "  part: {axes: [], dtype: int, min: 0, default: 3}",
+    "by_0": "mask: [expr: 'q % few[h] == 0 and q // k != 3']\n"
+    "score: [expr: 'score + 0.1 * ((q - 6) // few[h] + (q - k) % (k_len - q - 1))']\n"
+    "inputs: {few: {axes: [head], dtype: int}}",
     "dropout": "dropout: true",
     "packed": "layout: packed\nmask: [causal]",
     "packed_tokens": "layout: packed\nmask: [causal]\nscore: [log_decay]",
@@ -229,6 +232,15 @@ def test_numbers_that_divide_are_not_0(package: Callable[[str], ModuleType]) -> 
     for numbers in ({}, {"step": -3, "wide": 0, "part": 1}, {"wide": -5}):
         given = operands() | numbers
         torch.testing.assert_close(divided.attention(**given), divided.reference(**given), rtol=1e-4, atol=1e-4)
+
+
+def test_tensors_positions_and_lengths_divide_by_0_as_by_1(package: Callable[[str], ModuleType]) -> None:
+    """Nothing knows them before: a quotient by 0 would be anything, kernels and reference apart."""
+    divided, few = package("by_0"), torch.tensor([0, 3], dtype=torch.int32, device=DEVICE)
+    given = operands() | {"few": few}
+    found, wanted = divided.attention(**given), divided.reference(**given)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(found, divided.attention(**given | {"few": few.clamp(1)}), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("given", [{}, {"max_seqlen_q": 3}])

@@ -52,6 +52,8 @@ def _value(node: Node, env: Mapping[str, Any]) -> Any:
             return args[0] - args[1]
         case "*":
             return args[0] * args[1]
+        case "//" | "%" if node.type == "int":
+            args[1] = args[1] + (args[1] == 0)  # by 0 as by 1
     if function := FUNCTIONS.get(node.op):
         return function.numpy(np, *args)
     return getattr(np, _OPERATIONS[node.op])(*args)

@@ -500,6 +500,14 @@ def test_without_standard_error_a_command_ends_as_ever(folder: Path) -> None:
             assert closed(redirections, *arguments) == (program.WRONG_INPUT, "")
 
 
+def test_where_there_is_no_room_for_a_message_the_exit_code_tells(folder: Path) -> None:
+    write("bad", "name: {name}\nmusk: [causal]\n")
+    for arguments in (("check", "specs/bad.yaml"), ("check", "specs/none.yaml"), ("bogus",), ("check", "--bogus")):
+        assert closed("2>/dev/full", *arguments) == (program.WRONG_INPUT, "")
+    assert closed("2>/dev/full", "check", "causal")[0] == 0
+    assert closed(">/dev/full 2>/dev/full", "list") == (program.WRONG_INPUT, "")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("redirections", ["2>&-", ">&- 2>&-"])
 def test_without_standard_error_kernels_compile(redirections: str, folder: Path) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
@@ -23,17 +23,38 @@ EXIT_CODES = {
 
 @contextlib.contextmanager
 def _while_read() -> Iterator[None]:
-    """Ends without a word where what is printed goes into a closed pipe."""
+    """Ends without a word where what is printed goes into a closed pipe; says what click finds wrong."""
     try:
-        yield
+        try:
+            yield
+        except click.ClickException as error:
+            _say(error)
+            raise click.exceptions.Exit(error.exit_code) from None
     except (BrokenPipeError, SystemExit) as error:
         # rich makes the one of the other
         if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
             raise
-        # Python would fail once more at its end, over what the streams still hold
-        for stream in (sys.stdout, sys.stderr):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        _drop(sys.stdout)
+        _drop(sys.stderr)
         raise click.exceptions.Exit(UNREAD) from None
+
+
+def _drop(stream: TextIO) -> None:
+    """Leaves out what is written to a stream: over what it still holds Python would fail once more at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _say(error: click.ClickException | str) -> None:
+    """Prints a message on standard error; where there is no room for it, the exit code alone tells."""
+    try:
+        if isinstance(error, str):
+            click.echo(error, err=True)
+        else:
+            error.show()
+    except BrokenPipeError:
+        raise
+    except OSError:
+        _drop(sys.stderr)
 
 
 def _open_closed_streams() -> None:
@@ -70,9 +91,9 @@ class Program(click.Group):
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
         except (SpecError, OSError) as error:
-            click.echo(str(error) if isinstance(error, SpecError) else f"error: {error}", err=True)
+            _say(str(error) if isinstance(error, SpecError) else f"error: {error}")
             ctx.exit(WRONG_INPUT)
         except Exception as error:
             sys.excepthook(type(error), error, error.__traceback__)
-            click.echo(f"error: attnforge itself failed: {type(error).__name__}: {error}", err=True)
+            _say(f"error: attnforge itself failed: {type(error).__name__}: {error}")
             ctx.exit(OWN_FAULT)

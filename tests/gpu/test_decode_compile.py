@@ -94,14 +94,11 @@ target = compile.targets(["sm_90"])["sm_90"]
 
 folder = Path(sys.argv[1])
 cases = unformatted.launches(folder / "some.yaml", folder, int(sys.argv[2]), "bf16").of("sm_90")
-(case,) = (x for x in cases if x.name == "attend_split")
-types = dict.fromkeys(("k_ptr", "v_ptr"), "*fp8e4nv") | dict.fromkeys(("k_scale_ptr", "v_scale_ptr"), "*fp32")
-constants = {name: x for name, x in case.constants.items() if name not in types}
+(case,) = (x for x in cases if x.name == "attend_split of float8, scaled by head")
 kinds = [{"IN_TWOS": False}, {"IN_TWOS": True}]
 kinds += [{"IN_TWOS": True, "KV_HEADS": 2, "BLOCK_M": rows, "BLOCK_N": 32, "SUMS": 16} for rows in (8, 16)]
 for kind in kinds if sys.argv[2] == "64" else kinds[:2]:
-    given = {**constants, "BY_HEAD": True, **kind}
-    made, log = compile.compiled(case._replace(signature=case.signature | types, constants=given), target)
+    made, log = compile.compiled(case._replace(constants=case.constants | kind), target)
     found = compile.figures(made, log, target)
     ptx = made.asm["ptx"]
     print(found.spills, ptx.count("ld.shared.b8"), ptx.count(".trans."), ptx.count("cp.async.cg"))
@@ -214,6 +211,31 @@ def test_kernels_for_hopper_gpus_compile(
     assert products == 576 // 16 + 64 // 16 * 4
     assert waits == [1, 1]
     assert "serialized" not in warnings and "before they are set" not in warnings
+
+
+SCALED = """
+import sys
+from pathlib import Path
+import unformatted
+from attnforge.gpu import compile
+targets = compile.targets(["sm_80", "sm_89"])
+
+folder = Path(sys.argv[1])
+launches = unformatted.launches(folder / "some.yaml", folder, 64, "bf16")
+for arch, target in targets.items():
+    for case in launches.of(arch):
+        if " of float8, " in case.name:
+            print(arch, case.name, compile.measured(case, target).spills, sep="; ")
+"""
+
+
+def test_inspect_compiles_kernels_over_caches_of_float8_where_there_are_any(compiler: Compiler, tmp_path: Path) -> None:
+    (tmp_path / "some.yaml").write_text("name: some\nexports: [decode]\nmask: [causal]\n")
+    assert compiler.run(SCALED, tmp_path) == [
+        f"sm_89; {kernel} of float8, scaled by {scaled}; 0"
+        for kernel in ("attend_split", "append_rows")
+        for scaled in ("head", "key")
+    ]
 
 
 NAMED = """

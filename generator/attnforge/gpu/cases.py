@@ -63,10 +63,16 @@ class Cases(NamedTuple):
             for float8 in ("", "head", "key") if arch.removesuffix("a") == "sm_90" else ():
                 found += [[case] for case in self.decoding_on_hopper(float8=float8)]
             tile = splits.tile(decode.splits, latent, self.head_dim, self.dtype, arch, 128 if latent else 4)
-            for kernel in decode.kernels:
-                # fewer stages take less room
-                stages = range(tile.num_stages if kernel.step else 1, 0, -1)
-                found.append([self.decoding(kernel, tile._replace(num_stages=x)) for x in stages])
+            # fewer stages take less room
+            stages = range(tile.num_stages, 0, -1)
+            plain = [
+                [self.decoding(kernel, tile._replace(num_stages=x)) for x in (stages if kernel.step else (1,))]
+                for kernel in decode.kernels
+            ]
+            for ladder in plain if _has_float8(arch) else ():
+                if "k_scale_ptr" in ladder[0].signature:
+                    found += [[self.over_float8(case, scaled) for case in ladder] for scaled in ("head", "key")]
+            found += plain
         return found
 
     @property
@@ -132,6 +138,16 @@ class Cases(NamedTuple):
             constants=case.constants | dict.fromkeys(scales) | {n: x for n, x in known.items() if n in names},
             aligned=frozenset(strides),
         )
+
+    def over_float8(self, case: Case, scaled: str) -> Case:
+        """That launch of a kernel of decoding over a cache of float8 with a scale for each "head" or "key"."""
+        types = dict.fromkeys(("k_ptr", "v_ptr"), "*fp8e4nv") | {f"{x}_scale_ptr": "*fp32" for x in "kv"}
+        types = {name: kind for name, kind in types.items() if name in case.signature}
+        in_twos = case.constants.get("TURNED") and self.dtype != "fp32" and self.v_dim % 2 == 0 and self.v_dim > 16
+        told = {"BY_HEAD": scaled == "head", "MEASURED": scaled == "key", "IN_TWOS": bool(in_twos)}
+        constants = {name: told.get(name, x) for name, x in case.constants.items() if name not in types}
+        name = f"{case.name} of float8, scaled by {scaled}"
+        return case._replace(name=name, signature=case.signature | types, constants=constants)
 
     def decoding_on_hopper(self, page: int = 64, float8: str = "") -> list[Case]:
         """A launch of the kernel of decoding for Hopper GPUs, over pages, where there is one for such heads.
@@ -242,6 +258,11 @@ def _case(kernel: Kernel, function: Any, planned: Plan, dims: tuple[int, int], d
     given = {p.name: constants.get(p.name) for p in kernel.parameters if signature[p.name] == "constexpr"}
     options = {"num_warps": tile.num_warps, "num_stages": tile.num_stages}
     return Case(kernel.name, function, signature, given, options, head_dim)
+
+
+def _has_float8(arch: str) -> bool:
+    """Whether caches of float8 are taken there."""
+    return arch.startswith("sm_") and int(arch.removeprefix("sm_").removesuffix("a")) >= 89
 
 
 def _power_of_2(size: int) -> int:

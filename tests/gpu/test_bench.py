@@ -354,7 +354,7 @@ def test_visible_pairs_are_counted(name: str, pairs: int | None, tmp_path: Path)
         lengths = call.keywords["cu_seqlens_q"].diff()
         assert int(lengths.sum()) == 80 and len(lengths) == 2
         pairs = int((4 * lengths * (lengths + 1) // 2).sum())
-    assert Exported(loaded, tmp_path).pairs(call) == pairs
+    assert Exported(loaded, tmp_path).seen(call)[0] == pairs
 
 
 @pytest.mark.parametrize(

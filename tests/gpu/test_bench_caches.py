@@ -89,8 +89,16 @@ def test_keys_that_no_query_sees_are_not_read(queries: int, seen: int, tmp_path:
     path.write_text("name: window\nmask: [causal, sliding_window: {size: 5}]\nexports: [decode]\n")
     loaded = spec.load(path, terms=resources.terms_for(path))
     call = calls.make(plan.build(loaded), dataclasses.replace(SMALL, q_len=queries), "cpu")
-    assert Exported(loaded, tmp_path).keys(call) == 2 * seen
+    assert Exported(loaded, tmp_path).seen(call)[1] == 2 * seen
     assert caches.bytes_of_key(call) == 2 * 32 * 4
+
+
+def test_the_mask_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked, visible = [], Exported._visible
+    monkeypatch.setattr(Exported, "_visible", lambda *given: (looked.append(given), visible(*given))[1])
+    result = timed("causal", SMALL, monkeypatch)
+    assert len(looked) == 1
+    assert (result.pairs, result.read) == (2 * 4 * 48, 2 * 48 * 2 * 32 * 4)
 
 
 def test_a_single_query_sees_all_keys_without_a_causal_mask(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,10 +131,10 @@ def run(
             entered += [_entered(PEERS[name], exported, call, gold) for name in names]
             ceiling = _race(entered, _copy(call) if cache else _large_product(call), call, backward, clock)
             rows = tuple(contender.row for contender in entered)
-            read = exported.keys(call) * caches.bytes_of_key(call) if cache else 0
+            pairs, keys = exported.seen(call)
             return Result(
-                loaded.name, fitting, exported.pairs(call), rows, replayed=replays, kernels=ours.kernels(OURS),
-                ceiling=ceiling, cached=cache, read=read,
+                loaded.name, fitting, pairs, rows, replayed=replays, kernels=ours.kernels(OURS),
+                ceiling=ceiling, cached=cache, read=keys * caches.bytes_of_key(call) if cache else 0,
             )  # fmt: skip
 
         for one in sizes:

@@ -125,23 +125,17 @@ class Exported:
             exported._turned = torch.compile(exported._turned, dynamic=False)
         return lambda: attention(*call.operands, **keywords)
 
-    def pairs(self, call: Call) -> int:
-        """The number of visible pairs of query and key, over all heads."""
-        s, total, shape = call.sizes, 0, (0, 0)
-        for keep in self._visible(call):
-            total, shape = total + int(keep.sum()), (keep.shape[0], keep.shape[1])
-        if not all(shape):
-            return s.batch * s.heads * s.q_len * s.k_len
-        batches = 1 if self.traits.packed else s.batch
-        return total * (batches // shape[0]) * (s.heads // shape[1])
-
-    def keys(self, call: Call) -> int:
-        """The number of keys of dense sequences that some of their queries see, by some head."""
-        s, seen = call.sizes, None
+    def seen(self, call: Call) -> tuple[int, int]:
+        """The visible pairs of query and key, over all heads, and the keys of dense sequences that some query sees."""
+        s, total, seen = call.sizes, 0, None
         for keep in self._visible(call):
             some = keep.flatten(1, 2).any(1)
-            seen = some if seen is None else seen | some
-        return s.batch * s.k_len if seen is None else int(seen.sum()) * (s.batch // seen.shape[0])
+            total, seen = total + int(keep.sum()), some if seen is None else seen | some
+            heads = s.heads // keep.shape[1]
+        if seen is None:
+            return s.batch * s.heads * s.q_len * s.k_len, s.batch * s.k_len
+        batches = 1 if self.traits.packed else s.batch // seen.shape[0]
+        return total * batches * heads, int(seen.sum()) * batches
 
     def _visible(self, call: Call) -> Iterator[torch.Tensor]:
         """Whether queries see keys, some queries at a time: (batch, head, query, key), or 1 where all are alike.

@@ -162,7 +162,7 @@ class PackageKernels(SharedParameters):
         states = self.ranged[0]
         made = (Parameter(f"{x.ranges}_ptr", "*i32", x.ranges, written=True) for x in self.ranged)
         parts = (*made, *self.notes(), *self._told(states, states.telling_names))
-        first, *others = (_range_of(self.analysis, states) for states in self.ranged)
+        first, *others = (_range_of(states) for states in self.ranged)
         tiles, note = f"{states.own}_tiles", first
         if others:
             tiles = "(q_tiles + k_tiles)"
@@ -206,11 +206,11 @@ def _noted(a: Analysis, states: TileStates) -> tuple[Block, ...]:
         ptr = f"{side}_bounds_ptr + place" + (f" + {2 * i}" if i else "")
         stores.append(Statement("", f"store_extremes({ptr}, {access.name}, {there})"))
     read = reads((*states.noting, *stores))
-    rows = needed((Statement(f"{side}_start", f"tile * {block}"), *programs.rows(a, side)), read)
+    rows = needed((Statement(f"{side}_start", f"tile * {block}"), *programs.rows(side)), read)
     return (*rows, *states.noting, Statement("place", place), *stores)
 
 
-def _range_of(a: Analysis, states: TileStates) -> tuple[Block, ...]:
+def _range_of(states: TileStates) -> tuple[Block, ...]:
     """The statements that work out and store the range of parts that one part of a side needs."""
     own, other, ends = states.own, OTHER[states.own], ", ".join(RANGE)
     count = f"{other}_tiles"

@@ -72,7 +72,7 @@ def tile_of_queries(a: Analysis, written: tuple[str, str]) -> tuple[Block, ...]:
     )
 
 
-def rows(a: Analysis, side: Side) -> tuple[Statement, ...]:
+def rows(side: Side) -> tuple[Statement, ...]:
     """The rows of a tile, their positions, and its first and last position."""
     start = f"{side}_start"
     if side == "k":
@@ -90,7 +90,7 @@ def rows(a: Analysis, side: Side) -> tuple[Statement, ...]:
 
 def opened(a: Analysis, terms: KernelTerms, side: Side, read: Iterable[str]) -> tuple[Statement, ...]:
     """A tile's rows and what terms load once for it, as far as what follows reads these names."""
-    return needed((a.begin, *rows(a, side), *a.scaled, *terms.loads("program")), read)
+    return needed((a.begin, *rows(side), *a.scaled, *terms.loads("program")), read)
 
 
 def tile(a: Analysis, x: str, side: Side, columns: str) -> tuple[Statement, ...]:

@@ -59,7 +59,7 @@ def _by_heads(p: SharedParameters) -> Kernel:
         {
             "step_rows": (
                 *step.unpacked,
-                *needed(programs.rows(a, "q"), {"row"} | reads((*scored, *masked, *used))),
+                *needed(programs.rows("q"), {"row"} | reads((*scored, *masked, *used))),
             ),
             "scored": scored,
             "masked": masked,
@@ -74,7 +74,7 @@ def _by_heads(p: SharedParameters) -> Kernel:
                 ),
             ),
             "tile": (
-                *needed(programs.rows(a, "k"), {"k_pos"} | reads((*terms.loads("tile"), *step.packed, *loops.blocks))),
+                *needed(programs.rows("k"), {"k_pos"} | reads((*terms.loads("tile"), *step.packed, *loops.blocks))),
                 *terms.loads("tile"),
             ),
             "cleared": programs.next_cleared(a, "k", "v_tile"),

@@ -134,7 +134,7 @@ class Backward(Weights):
     @property
     def _lse(self) -> tuple[Block, ...]:
         """The statements that take what a query's scores share from its LSE, behind the tuple of what they read."""
-        return self.added.less(self.terms, programs.rows(self.shared.analysis, "q")) if self.added else ()
+        return self.added.less(self.terms, programs.rows("q")) if self.added else ()
 
     @property
     def _k_added(self) -> tuple[Statement, ...]:
@@ -301,7 +301,7 @@ class Backward(Weights):
         heads = (Loop("h", "kv_h * GROUP", "(kv_h + 1) * GROUP", body),) if a.spec.grouped else body
         known = self._loops(self.step.call).range_for(heads) if a.shared_range else ()
         scaled = (IN_LOG2,) if self._in_log2 else ()
-        rows = map(self._laid_out, (a.begin, *programs.rows(a, "k"), *scaled, *terms.loads("program")))
+        rows = map(self._laid_out, (a.begin, *programs.rows("k"), *scaled, *terms.loads("program")))
         own = needed(tuple(rows), reads((*known, *heads)))
         read = {"k_start", "k_len", *read, *reads((*cleared, *own, *known, *heads))}
         enter = needed(((self.order.placed(place),) if place else ()) + self._enter, read)

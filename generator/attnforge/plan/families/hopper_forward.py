@@ -142,7 +142,7 @@ class Forward:
         share = ("tile * WORKERS + WORKER", "room * WORKERS", "WIDE")
         cleared = tuple(programs.cleared(a, "q", [("out", "DV")], share)) if self.cut else ()
         scaled, scale = ((IN_LOG2,), "scale_log2") if self._in_log2 else ((), a.scale_log2)
-        loads = (a.begin, *map(_of_worker, programs.rows(a, "q")), *scaled, *map(_shaped, terms.loads("program")))
+        loads = (a.begin, *map(_of_worker, programs.rows("q")), *scaled, *map(_shaped, terms.loads("program")))
         ranges = reads(self.loops.range)
         own = needed(loads, {"row"} | ranges | reads((*self.step.packed, *start, *self._begun)))
         lengths = needed(loads, ranges | reads(self.read))
@@ -257,7 +257,7 @@ class Forward:
         """The positions of a tile's keys, as far as terms read them; masks read nothing if a tile is not `masked`."""
         of_masks = {"k_pos"} | reads((*self._loads("mask"), *self.terms.visible(apart=True)))
         read = reads((*self._loads("step"), *self._score)) | (of_masks if masked else set())
-        found = needed(programs.rows(self.shared.analysis, "k"), read)
+        found = needed(programs.rows("k"), read)
         value = f"k_start + gl.arange(0, BLOCK_N, {_KEYS_OF_SCORES})"
         return tuple(dataclasses.replace(x, value=value) if x.target == "k_pos" else x for x in found)
 

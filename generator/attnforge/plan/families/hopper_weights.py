@@ -65,7 +65,7 @@ class Weights:
 
     def _rows(self, blocks: Iterable[Block]) -> tuple[Statement, ...]:
         """The rows of a tile of queries, as far as some blocks need them."""
-        return tuple(map(self._laid_out, needed(programs.rows(self.shared.analysis, "q"), reads(blocks))))
+        return tuple(map(self._laid_out, needed(programs.rows("q"), reads(blocks))))
 
     def _start(self, more: Iterable[Block] = ()) -> tuple[str, ...]:
         """The name of a tile's first query, where weights read it, or something `more` does."""

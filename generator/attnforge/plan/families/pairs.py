@@ -67,7 +67,7 @@ def kernel(p: SharedParameters, access: Access) -> Pair:
         body = (*visited, visits, Branch("visits", body))
     numbers, loads = numbers_first(terms, terms.loads("program"))
     inner = (*a.key_head, *loads, *body)
-    rows = (a.begin, *programs.rows(a, "q"), *programs.rows(a, "k"))
+    rows = (a.begin, *programs.rows("q"), *programs.rows("k"))
     sides = (("q_start", "q_len", "BLOCK_M"), ("k_start", "k_len", "BLOCK_N"))
     met = " & ".join(f"({start} < {count}) & ({start} + {block} > 0)" for start, count, block in sides)
     within = "((row >= 0) & (row < q_len))[:, None] & ((k_pos >= 0) & (k_pos < k_len))[None, :]"

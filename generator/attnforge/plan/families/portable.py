@@ -70,7 +70,7 @@ def forward(p: SharedParameters, keys: Keys) -> Kernel:
         {
             "step_loads": (
                 *step.unpacked,
-                *needed(programs.rows(a, "k"), {"k_pos"}),
+                *needed(programs.rows("k"), {"k_pos"}),
                 Statement("k_tile", keys.tile, shape=keys.shape),
             ),
             "scored": (*latent.scored(a, "q"), *loads, *terms.score),
@@ -164,7 +164,7 @@ def _dkv(p: SharedParameters) -> Kernel:
         {
             "step_rows": (
                 *step.unpacked,
-                *needed(programs.rows(a, "q"), {"row"} | reads((*scored, *masked, *used))),
+                *needed(programs.rows("q"), {"row"} | reads((*scored, *masked, *used))),
             ),
             "step_loads": (*programs.tile(a, "q", "q", "BLOCK_D"), *programs.tile(a, "dout", "q", "BLOCK_DV")),
             "tail": programs.tail_cleared(a, "q", "q_tile", "dout_tile"),
@@ -255,7 +255,7 @@ def _dq(p: SharedParameters) -> Kernel:
         {
             "step_loads": (
                 *step.unpacked,
-                *needed(programs.rows(a, "k"), {"k_pos"}),
+                *needed(programs.rows("k"), {"k_pos"}),
                 *programs.tile(a, "k", "k", "BLOCK_D"),
                 *programs.tile(a, "v", "k", "BLOCK_DV"),
             ),

@@ -87,7 +87,7 @@ class Statistics:
             {
                 "step_rows": (
                     *step.unpacked,
-                    *needed(programs.rows(a, "q"), {"row"} | reads((*scored, *masked))),
+                    *needed(programs.rows("q"), {"row"} | reads((*scored, *masked))),
                 ),
                 "step_loads": programs.tile(a, "q", "q", "BLOCK_D"),
                 "tail": programs.tail_cleared(a, "q", "q_tile"),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  29598231e760b30a
-#   text hash     3bbd9d4baf026733
+#   content hash  1137baf940cd75ba
+#   text hash     d45e357f5c37904b
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

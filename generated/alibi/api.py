@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b09fc26ee02c73d3
-#   text hash     0df20a16cecd9ac7
+#   content hash  d0e4b9916f71940f
+#   text hash     86adaaf4f181f33e
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  fb955eb33b46d4be
-#   text hash     4d656fc80ac45851
+#   content hash  16ab1e05e5d4f94c
+#   text hash     f25066eccc0d791f
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d456113cbaac5670
-#   text hash     792950125dd92b93
+#   content hash  18e5d57a9916bfb6
+#   text hash     78c457e9198eb610
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ed355cadd0842790
-#   text hash     8fa6bd6bcc0600f5
+#   content hash  15b8779f1409f6cd
+#   text hash     df53367ffa9c880b
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

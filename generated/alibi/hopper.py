@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  137a5664bd54f06b
-#   text hash     ef93e6809ca62d18
+#   content hash  50fdd5e03a329266
+#   text hash     7f26f7465cee3604
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  782de849462dc194
-#   text hash     d810fc5cab35e6e7
+#   content hash  340d8aade3a3433c
+#   text hash     a5c0461ceaf8ed63
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  58b5ee7115891f7d
-#   text hash     962aa0615d001611
+#   content hash  00305c04ccd9c48b
+#   text hash     24d0fe3bb612e41c
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

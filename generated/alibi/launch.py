@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  631e9dda1628ffba
-#   text hash     d504689405d12c86
+#   content hash  d9ed177f0332594e
+#   text hash     fa2fa45b7b772182
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3418917bd172f10b
-#   text hash     c73fcacdec5fffff
+#   content hash  2854324b79366718
+#   text hash     61433db0726a49c7
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8535950b31458477
-#   text hash     6f5a5b7934aade37
+#   content hash  d96c55f35b65e387
+#   text hash     5e099a9417c11399
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

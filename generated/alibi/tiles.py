@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3649648843b84b57
-#   text hash     a28ef6438ff726f2
+#   content hash  b1a0d6200ec52c76
+#   text hash     ee6c29ffb1feec1d
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  16aff26fbd093ada
-#   text hash     6257fb70eb737eb0
+#   content hash  75176593e153b45c
+#   text hash     8fb0fb1483075c14
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  7bb827d39f2c91a9
-#   text hash     8fa56601816a71bb
+#   content hash  689e6377d131f1d1
+#   text hash     98365666655cd9dd
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 
@@ -119,7 +119,8 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def floor_div(x, y):
-    """x // y rounded down, as in Python: the kernel language's own rounds towards zero."""
+    """x // y rounded down, as in Python: the kernel language's own rounds towards zero. x for y = 0."""
+    y += y == 0
     quotient = x // y
     rest = x - quotient * y
     return tl.where((rest != 0) & ((rest < 0) != (y < 0)), quotient - 1, quotient)

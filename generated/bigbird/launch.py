@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ed4c3368f2ef540b
-#   text hash     1a956454fecf9559
+#   content hash  be07fb7f397b5a32
+#   text hash     8fa5d45be20bc20d
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

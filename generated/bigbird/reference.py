@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ddab70775c05ba28
-#   text hash     c6c31f73bed08e46
+#   content hash  f31a5f398d9da825
+#   text hash     5f71bc73718be48b
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

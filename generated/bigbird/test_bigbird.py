@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1996760fd7f0b893
-#   text hash     2659ce064699156d
+#   content hash  371c09c930eb7fc5
+#   text hash     ac8692290b34c542
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

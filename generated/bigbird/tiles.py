@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  cffaeacf8f84e041
-#   text hash     5a8cdc8295d3a8ac
+#   content hash  066b1f0c4a87e31d
+#   text hash     6831ade9c6993401
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c9de353626ce0992
-#   text hash     4fb13619995ab8fa
+#   content hash  c6da631a014b082a
+#   text hash     869341041a5a5a14
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  717a5758b292cc65
-#   text hash     7302601084882992
+#   content hash  dba3fb99f5b8c5c2
+#   text hash     1e295d190eb0ede1
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

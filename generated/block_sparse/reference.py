@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3760b79c0a2a2adf
-#   text hash     dd2a8d2fd81ea0b9
+#   content hash  b505b93c3ef32e13
+#   text hash     70ca4ceb063f55a4
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

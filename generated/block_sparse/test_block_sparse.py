@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  005214ce05deb95c
-#   text hash     7d4d0f8b8c731550
+#   content hash  745d590e7b0cf05a
+#   text hash     dd0d100768e941bb
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7c5c844b630168ec
-#   text hash     10608e4633387a0a
+#   content hash  41bcc70cb24f362d
+#   text hash     ef874e6c7aa74560
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

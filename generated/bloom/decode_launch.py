@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  56ee5443e73a8430
-#   text hash     74853765bef7ca11
+#   content hash  69678c3cb3b5ddda
+#   text hash     a18ac81e252cb62b
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  dfc22eb04495cf42
-#   text hash     2f219a37d3ee57b5
+#   content hash  fb1c3c553e31243b
+#   text hash     26f06ce029029e59
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

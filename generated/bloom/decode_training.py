@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  02718a40283d4b86
-#   text hash     310aa4d520b5c785
+#   content hash  0ff727ac8b2455c4
+#   text hash     98d667e93ff2a927
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

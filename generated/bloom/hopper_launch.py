@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a69ac50e2ee57f85
-#   text hash     253390f7f65015f7
+#   content hash  4d237e0160b89a3e
+#   text hash     62c9779950359575
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

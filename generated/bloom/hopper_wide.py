@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  01b843f017dcf62d
-#   text hash     80329c23cea61a2d
+#   content hash  8dde694357a61d1a
+#   text hash     8a8eaddc6ebd3e67
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  aa6716579d40e6a9
-#   text hash     d7d8fad168b33d61
+#   content hash  0fa0aa7401c80887
+#   text hash     900d43abd091ee2b
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  581547dc0e0834bb
-#   text hash     40a5b3cc5d8d9e3b
+#   content hash  bb42002f7aa1ebc4
+#   text hash     6184518374eff4e2
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b4a0b5de3cbaf164
-#   text hash     5afbf7ba2ac44def
+#   content hash  30fc4cc2b1a1f8fe
+#   text hash     cfb10373828a85f4
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

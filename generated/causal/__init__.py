@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c2f784de3b8d04b7
-#   text hash     5f9857ad712bf6d3
+#   content hash  cd6f3e241e072d24
+#   text hash     d2192fa9d190c82b
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

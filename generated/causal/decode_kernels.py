@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fd5a676a1cf2d696
-#   text hash     41fe38cdafb45ade
+#   content hash  9d5dc82c131ce769
+#   text hash     49f63620482ad2d9
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

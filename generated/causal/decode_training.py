@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e7094f2644b54bf9
-#   text hash     7e3fbce6edaa0e1e
+#   content hash  67af7066572e042f
+#   text hash     9e743c763526bdd9
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a0e3cb523a27fe70
-#   text hash     8496dcf3d649a59e
+#   content hash  7c9203c9ccff1b07
+#   text hash     0ad33337e70b88eb
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b29850f64b7fee34
-#   text hash     6e754f082184d95d
+#   content hash  333d2220e0872fe7
+#   text hash     45c8e5bc5b56708d
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7627c3d2103b2375
-#   text hash     3f48604b33740ded
+#   content hash  79fd5d06e15b36d3
+#   text hash     1df06e9ea8f102b5
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ed6ab560b431ce53
-#   text hash     bad78bdea8baa53d
+#   content hash  0a98348be94d84ba
+#   text hash     2d5bc75c3a56a313
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

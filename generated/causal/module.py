@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  02fc10148c37e3c9
-#   text hash     1b2d05af45329008
+#   content hash  0419152603535752
+#   text hash     a08969cfd22915f7
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  928851e61168dea2
-#   text hash     3c8568c650c8415d
+#   content hash  24657cbd6a117f93
+#   text hash     6dc5c0fb3093d9d1
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8a65d387f50788da
-#   text hash     50a40b627ad71bfa
+#   content hash  3c9f1dc37928c38a
+#   text hash     1dd3fb23ed54b84c
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

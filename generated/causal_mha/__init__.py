@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ab91c32771f7fd5d
-#   text hash     4458bf730accd01a
+#   content hash  a3ed885c33118534
+#   text hash     d4fbde8b4fe90f3e
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

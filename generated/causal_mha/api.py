@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  47da2a8c1c423952
-#   text hash     584dad6d1f9a295e
+#   content hash  a3341618e45ab397
+#   text hash     cca9a8575c18be87
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ceded13a022dd8ac
-#   text hash     bcf1b900e6b2d8ea
+#   content hash  3bba72720e2e42a9
+#   text hash     44110cfa08cae61b
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

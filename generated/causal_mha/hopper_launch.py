@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8767433771627e6a
-#   text hash     cf56c17a1dadb3b4
+#   content hash  64787332cd1f0dc4
+#   text hash     2b22b4e78539083d
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  48b0f414763bb944
-#   text hash     0a5d9f25cbd95911
+#   content hash  578500a8ef956bca
+#   text hash     685d48d72c9a374c
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

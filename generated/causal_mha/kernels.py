@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  be174c642e173d8c
-#   text hash     8d9bbf95aa105ef3
+#   content hash  8064464dd795f4be
+#   text hash     3565c7920203a051
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

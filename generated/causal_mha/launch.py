@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  94e4e1c3a28f4cd3
-#   text hash     f81fb9f306a6e172
+#   content hash  2bce5d6d2637ed8e
+#   text hash     3e400114acb1fb81
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d12caee212a978c2
-#   text hash     4afe79b32790d890
+#   content hash  cf6636e5f9ddafa1
+#   text hash     05786d28ba6b4c22
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

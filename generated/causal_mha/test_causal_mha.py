@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  fa7c44058633d557
-#   text hash     8ee86e86bb34ceaa
+#   content hash  1d7356ddec85962c
+#   text hash     291e9d96b5c42d80
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  36815e78874f7d0b
-#   text hash     db7dc3081514eb28
+#   content hash  0f8c199d64ec29c3
+#   text hash     327f8d4487a49747
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

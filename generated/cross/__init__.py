@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b19bd3d0a289f9d7
-#   text hash     1c3adf95516e233e
+#   content hash  e6b2680a47cc7f68
+#   text hash     76e9bf6f9f9d0693
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

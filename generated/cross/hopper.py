@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f74f5dbcb5a7e13a
-#   text hash     2a3cbc858c4e4c74
+#   content hash  1f4dfb92f7342459
+#   text hash     225a424e1f5c0bba
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f1b107e5c395d765
-#   text hash     051bc5f05a09c575
+#   content hash  34275e552bf462b9
+#   text hash     90dcee1d02721067
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

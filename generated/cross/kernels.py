@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  27d65a1cccec2368
-#   text hash     721899b897d1ee23
+#   content hash  2d2988c0cd9dac46
+#   text hash     a1987eb74cfffe8a
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

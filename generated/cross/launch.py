@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  419536759fc8335d
-#   text hash     516ba0c0a4c58a9c
+#   content hash  5220a2e8b018606b
+#   text hash     5bf1a3318c7e8c18
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

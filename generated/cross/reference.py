@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  812b23177f3ac428
-#   text hash     c8abb267915dee2b
+#   content hash  df3205cb03b325a7
+#   text hash     57c8ce5b59b5f255
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  af3cbb35801a969c
-#   text hash     0789ad0da9495c45
+#   content hash  50823b061d9c34b7
+#   text hash     7ddc65a48bf8c20f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  43892ebe0c8c1eb7
-#   text hash     c6dc07fd0afba98e
+#   content hash  9e5883e6d3cb576a
+#   text hash     8628a88a8dde0e1d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6e08490764bbc4ec
-#   text hash     08c0c5e0af80a2b2
+#   content hash  8ed9be4c923b8375
+#   text hash     342dad2ade4202c2
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

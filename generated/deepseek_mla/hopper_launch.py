@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b7df672d499f0241
-#   text hash     bdc20a818bac1788
+#   content hash  303bdd5d954bab32
+#   text hash     b8333a906fb10968
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

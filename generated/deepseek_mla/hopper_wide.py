@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5122c735d9b76b61
-#   text hash     930d54ab8ac7ac90
+#   content hash  73e3cae7c26b65db
+#   text hash     6fa1cf387ce046ba
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

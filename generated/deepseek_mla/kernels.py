@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f9b52249d783fb84
-#   text hash     e9f197b309965040
+#   content hash  b35de3790e5bdd30
+#   text hash     d159378b574b36f1
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1591de03fec57b3f
-#   text hash     832823f4901b39f1
+#   content hash  9fdc7cfdd466ae4c
+#   text hash     483d0165141bd03b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  16665e5b08f71994
-#   text hash     a60ffc046759836e
+#   content hash  83c36eed165e6ed3
+#   text hash     b55ea02f75f122b0
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c42149c3f0897ee9
-#   text hash     be48d0f6cacf58e1
+#   content hash  4c221f427aa0bab1
+#   text hash     8b95330debba8a04
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b62bdca53780b037
-#   text hash     812f144ac9ba76a4
+#   content hash  72ebc6f1c53b5097
+#   text hash     bbcfc0b53253ca5e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5e8a6169c58f1363
-#   text hash     a0b322b26009aae1
+#   content hash  215ddb26551fc7bf
+#   text hash     cfcce53a45ed2e8c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6fd5ed320da54b08
-#   text hash     509ce6ff0791002b
+#   content hash  f84c68a2e4d98460
+#   text hash     fafffcee4a6f3fa3
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -118,7 +118,7 @@ def mask(
     config = kwargs.get("config")
     if config is not None and not _asks(type(config)):
         raise ValueError(
-            f"{SPEC}: layers of {config.model_type} make attention themselves, and ask for none by its name"
+            f"{SPEC}: layers of {config.model_type} make attention, or its mask, themselves: no name changes that"
         )
     if kwargs.get("allow_is_causal_skip") is False and mask_function is causal_mask_function and q_length > 1:
         raise ValueError(f"{SPEC}: the model reads a mask of all pairs itself, as where it picks keys for each query")
@@ -269,14 +269,14 @@ def _once(make, x, *more):
     return last[2]
 
 
-# types of models of which some layers ask for attention by its name, and others make it themselves
-IN_PART = ("bigbird_pegasus", "git", "informer")
-ASKS = {}  # a class of configurations -> whether all layers of its models ask for attention by its name
+# types of models some of whose layers make attention, or a mask of all pairs, themselves, while others ask by its name
+IN_PART = ("bigbird_pegasus", "doge", "git", "informer")
+ASKS = {}  # a class of configurations -> whether all layers of its models leave attention to what has the name
 
 
 @torch.compiler.assume_constant_result
 def _asks(configs):
-    """Whether all layers of a class's models ask for attention by its name, as far as is known.
+    """Whether all layers of a class's models leave attention to what has the name, as far as is known.
 
     Others would take what `mask` gives for a mask of all pairs, and None for one that hides nothing.
     """

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  4da3e7decd696a70
-#   text hash     e95d7bb24f922dd0
+#   content hash  5c12837df8f83350
+#   text hash     37e34e189ccb25c9
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b6d854d74a6b59cb
-#   text hash     8dc42693b34f6977
+#   content hash  2ae01bc301def10f
+#   text hash     33d3e9e28328d18e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

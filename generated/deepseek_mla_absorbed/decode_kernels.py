@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d03993e4ab5de198
-#   text hash     e01cd04a1f1d9541
+#   content hash  effe48860baa0ca7
+#   text hash     60031fb1ff4675b9
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  76511fa41234ef57
-#   text hash     9cc2ff8a2153cd16
+#   content hash  3cf896ba3dd7db35
+#   text hash     95d30d8218012471
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

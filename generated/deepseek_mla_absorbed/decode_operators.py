@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  eaa8ad26a17647a0
-#   text hash     6a4005300d26224b
+#   content hash  c2f3c268c6025342
+#   text hash     2e0a45b8835cb2e0
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  cd5e8a73e3838fb7
-#   text hash     8ab3c37a898878d6
+#   content hash  e6649fc90adc19bc
+#   text hash     1e7f44613b0a8a6c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

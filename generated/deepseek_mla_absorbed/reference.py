@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  6adb86f86b42e078
-#   text hash     d1cd237db131a686
+#   content hash  806cfc801be6d027
+#   text hash     0b74e8ae0b0c08c0
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  eae807e8cbc47b30
-#   text hash     bcc32012a68e9d3e
+#   content hash  ac09c57cdb6dc1fe
+#   text hash     75533cb8db375268
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

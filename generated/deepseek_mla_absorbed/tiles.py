@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  50d6d85d8bc47987
-#   text hash     9ad09503ea1576bc
+#   content hash  652e566c98d50f6b
+#   text hash     9307aa2256493c19
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e3fc2d6527c263ef
-#   text hash     97862f8622b1d8b8
+#   content hash  a5740085a4b8343e
+#   text hash     e87b54ee8196cc9f
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4ba52b5d1e9affb3
-#   text hash     8ed80e762db8d89a
+#   content hash  cd1792f764f876f2
+#   text hash     dffbf8fda42e237f
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  582922a4b8b79ad8
-#   text hash     0f90f1dd1f10cd44
+#   content hash  63f26753f02a553f
+#   text hash     34631a436dc23a78
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e5ac1620ccd22d81
-#   text hash     7b821e7d8492241e
+#   content hash  4edbbd3110c74b7f
+#   text hash     a672e262a9bc8d7d
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

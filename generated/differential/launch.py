@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  67e8e894718142e3
-#   text hash     0cf68d9bbe358f95
+#   content hash  4f35d178f908d67c
+#   text hash     46d4c60bbb34272a
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a1bef38306e3f03a
-#   text hash     94a23b6a282a1c71
+#   content hash  acfa6392f4a5faa2
+#   text hash     63ac0e418ad4a8e8
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

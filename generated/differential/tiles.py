@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1dcaf8e244dc2154
-#   text hash     c39a7ff6182fdb37
+#   content hash  9c04bd49c168c1f5
+#   text hash     50ad56697c77f94d
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  5e264553cfbf9913
-#   text hash     08d86988f60aaf05
+#   content hash  96ff93abccdc7236
+#   text hash     685ea3e19a8540e4
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

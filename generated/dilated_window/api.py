@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9ee85cda52a3f386
-#   text hash     4d4785e99133a436
+#   content hash  a42517f1e75896c1
+#   text hash     24339e7501762ed6
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

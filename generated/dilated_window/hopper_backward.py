@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9cb0a94f0671af09
-#   text hash     22b8275e8d3c5266
+#   content hash  b7b088cce6ca820c
+#   text hash     fc8a58a462b88969
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

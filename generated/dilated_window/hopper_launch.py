@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  0b3ffdec6c4b36a7
-#   text hash     764cf54f4bf54078
+#   content hash  b2fea3636d27529b
+#   text hash     ac3a17e97379fe71
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  874894287f08b220
-#   text hash     aaae5e8bfad0f47b
+#   content hash  8f6b7be949f313c9
+#   text hash     b2f37c214bf587dc
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d1f5b2106a37d569
-#   text hash     caa57e2ded8ea03e
+#   content hash  68662ecf0c2ce076
+#   text hash     602c5ba943026cdc
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

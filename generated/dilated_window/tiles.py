@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  bc70fca183e4cbb7
-#   text hash     f83b0bf64c43ce7d
+#   content hash  c69df4a71f77240d
+#   text hash     7853edd98e2d1d22
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  6a3c5314001d36b7
-#   text hash     603b02a43f8f1632
+#   content hash  0c09a7532f6349e9
+#   text hash     5471c15d62ccb138
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  10bd5e2c4fe9b445
-#   text hash     673750333b7288fd
+#   content hash  220f54f38d2edd42
+#   text hash     25ffafea2736584c
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

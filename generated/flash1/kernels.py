@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f1bd7cf6e01411c5
-#   text hash     36d33d9a6c3fc8de
+#   content hash  2494e524041621e4
+#   text hash     67993aa0047c5e62
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

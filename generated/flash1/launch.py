@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  9ab9dc7fc67d3292
-#   text hash     3de8111160b63031
+#   content hash  3c875411f160cf6b
+#   text hash     5c6c557bb5cebdd8
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  896d3200e889de6d
-#   text hash     f5bc804c1ce4d183
+#   content hash  886bc90f905600b9
+#   text hash     7a96220ce10daf44
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  22063ed6d9bf8ef5
-#   text hash     72464fb7547d4ace
+#   content hash  590b052cbcb7e05f
+#   text hash     a6b80730e6a61b73
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c39208d39db47120
-#   text hash     4c7355c8b03bd93e
+#   content hash  74416a316f86c3ea
+#   text hash     a127ac26fd5b27b4
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

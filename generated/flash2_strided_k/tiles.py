@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  8c2795ce3c8f51e3
-#   text hash     ec0a003b9e32ec74
+#   content hash  8bdf3405edabe120
+#   text hash     888d41302abfdb59
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  72791e31bc47d4c1
-#   text hash     424460080736216b
+#   content hash  4a6d49b1a340db11
+#   text hash     040a744bbc53a040
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b1fe7acff64d6673
-#   text hash     ed9795b4a1a73032
+#   content hash  0048716ef09692d9
+#   text hash     9ed34070478b0ea7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

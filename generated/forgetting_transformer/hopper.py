@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b251627b04dd0659
-#   text hash     95f727460faa7bf7
+#   content hash  143f5dbac6d18f6a
+#   text hash     f2ebb8f1816aea3b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0d2df8d819f3cc6b
-#   text hash     857f59fcc0f9a067
+#   content hash  bb9e2aa830ee4505
+#   text hash     05b52bd3c9d5c3e0
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

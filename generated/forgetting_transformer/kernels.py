@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a2ac8b6370a6c1b4
-#   text hash     9fb4c792344472c9
+#   content hash  3d19b8dfe0cc8753
+#   text hash     c2db964800059bd3
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  40dec9bcfba2ea0c
-#   text hash     6572a48d4d26bdc8
+#   content hash  e05e254ec976db3c
+#   text hash     c2819bd175543317
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

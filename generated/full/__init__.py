@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  381cd9cfec6e48c2
-#   text hash     874b52a8f29e77bd
+#   content hash  b840d327b6a0d8d2
+#   text hash     8cd370cb42b46287
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6235873c6cb13d93
-#   text hash     77736215f1d11f27
+#   content hash  62c674ead52a5dda
+#   text hash     014e560ade89a846
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  03860576d4db84ec
-#   text hash     6fc2c5aacbff0c69
+#   content hash  4f35e466271c0a09
+#   text hash     6262078a331b0a11
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

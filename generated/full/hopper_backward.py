@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  942ef73ae3460b31
-#   text hash     326d59a886195002
+#   content hash  f8a8b59c883b819b
+#   text hash     bfa397ec6a6edfdf
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5920986dc8533032
-#   text hash     2e3be472b1fa6229
+#   content hash  ecf2d4c0b38d4af5
+#   text hash     6b07628920a0ddf1
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  78bbbd52881a6e2a
-#   text hash     410e4950cf5f43e2
+#   content hash  6257e445e615449f
+#   text hash     78a37c280b45f15e
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  9625230f9a0b0918
-#   text hash     a09c74c00d66c062
+#   content hash  2221ce4a890e73f8
+#   text hash     a7092de5189e1846
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  df01e6cf08e3c56b
-#   text hash     c31883643264d606
+#   content hash  3c05797e69302ec2
+#   text hash     38f494e665fe2bd8
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

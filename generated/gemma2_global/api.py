@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3b4f141e1e1afb2c
-#   text hash     b701d5bb791c6cd2
+#   content hash  22aba5019b1675c0
+#   text hash     19b61281cdc1ceb5
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d4cef9365e07df8e
-#   text hash     5b605d2c3966e8ae
+#   content hash  9d5bebced5ecd037
+#   text hash     c55c8bf07b3c2dad
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

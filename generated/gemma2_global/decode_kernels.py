@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  468841702fd2b3da
-#   text hash     5ad99d295b13678b
+#   content hash  efecb89148a529e1
+#   text hash     577b6d5e4d74f0fc
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

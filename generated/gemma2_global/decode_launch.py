@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  cb52d53e9f3c231c
-#   text hash     de90b5b8490bab27
+#   content hash  d040fc1d16f81f5b
+#   text hash     2407d19f61c471fd
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8939f35dfee722ca
-#   text hash     80f5c033ddf12ed6
+#   content hash  1399f4cc95643030
+#   text hash     b254222469df29cf
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

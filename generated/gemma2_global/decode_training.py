@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  cb8e910224a57713
-#   text hash     5039c50084aab89a
+#   content hash  b0c9e8454e2c79d8
+#   text hash     4af54a0be9d1b037
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

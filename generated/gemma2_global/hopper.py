@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5f0382ad8be1239f
-#   text hash     b53b09adbe3a8471
+#   content hash  055850181e86182d
+#   text hash     17f3e8a1d3e4f9e0
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

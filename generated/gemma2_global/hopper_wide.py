@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  42615240d2f47ed5
-#   text hash     03ddbad37cd72cdf
+#   content hash  67a0486321ce9b2c
+#   text hash     6cf8b6f135375052
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

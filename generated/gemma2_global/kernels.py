@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  fc18b2f597e99e55
-#   text hash     26a7b9a88b3b86f0
+#   content hash  1dd531986a3c52e7
+#   text hash     ece3e7be38e131d1
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

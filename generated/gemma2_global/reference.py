@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e6c4120e8880663f
-#   text hash     e84567b5ad92f8f3
+#   content hash  ee80a80cda1e095a
+#   text hash     ac1c4cb72eee5f9c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7cc5a8344a644ab0
-#   text hash     a29a6385b46ff3d5
+#   content hash  1a7e408b0f6644d1
+#   text hash     30be405edac05915
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8df70b275c16d264
-#   text hash     3f3a45c000854ecd
+#   content hash  a5e9f95ee12f159d
+#   text hash     9167381fbf3bfa47
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9e2fb421185e55d1
-#   text hash     5e1044ce4b07c7f0
+#   content hash  fd4a30959c1a953c
+#   text hash     06a45f0ed8bd938b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4a354ab0b3dadfa4
-#   text hash     1d79e774b71eb9c4
+#   content hash  64fc41cc732a5dec
+#   text hash     9b8cf4fd9fb1c86e
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d1688accaeee5ee5
-#   text hash     bf0c1a86a44009cd
+#   content hash  46bfa08f482b0684
+#   text hash     7a94c8da501db9dc
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

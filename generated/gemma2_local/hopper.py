@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  85fd314349321da4
-#   text hash     029d4c93c2d025bb
+#   content hash  292ac03bb9d6e097
+#   text hash     ce0d3ae02e2c13d0
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7c9be9601cf5de1d
-#   text hash     c8d16e2de813dc3f
+#   content hash  16c087cca09a0ba0
+#   text hash     dc978929a3c4bb5e
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

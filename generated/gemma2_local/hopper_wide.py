@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  358d322cdc9c9893
-#   text hash     e46755a4a6b84825
+#   content hash  f3432d3e654d0f7f
+#   text hash     f22054615f43b53d
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

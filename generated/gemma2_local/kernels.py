@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  bea17cb42389871d
-#   text hash     710d743eef68d5c0
+#   content hash  fe107c2b4922e43e
+#   text hash     846042a692cc27a7
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  40411a8cfe39ed54
-#   text hash     b51f8b8581c2d78e
+#   content hash  5542833db89eb899
+#   text hash     5db462613ab26341
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4817b37c2a9b9b61
-#   text hash     afcf9abebf74c0da
+#   content hash  c72d322de0bcc633
+#   text hash     266fc6491408afea
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  63b7c9c3f5b3ed87
-#   text hash     f5b50acdab64abc4
+#   content hash  7e1181fd133a4e3e
+#   text hash     db14880e386b6e36
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

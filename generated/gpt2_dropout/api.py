@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  152f59d97937e8b9
-#   text hash     7d4dfa9c355a5365
+#   content hash  b0f36f0993eac08b
+#   text hash     8240d232973169c1
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  3079cc2c65237bb0
-#   text hash     af871f7b88774aa8
+#   content hash  372005f3fc00d7a0
+#   text hash     ee725597381631db
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

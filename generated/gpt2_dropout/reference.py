@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  38508cc19aff972e
-#   text hash     4694f7908defa9ad
+#   content hash  86d6ea45c492dfc4
+#   text hash     679fba83ff51ad41
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

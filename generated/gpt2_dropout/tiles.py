@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c6267ee902f38858
-#   text hash     8fca3b3836dd2806
+#   content hash  8ab45fe96ab365e3
+#   text hash     46c32a85c342e571
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2cdf4c7a6fcd0bee
-#   text hash     84f104d02e827cf0
+#   content hash  b304f1fe02d2712f
+#   text hash     422c2ec12736735e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

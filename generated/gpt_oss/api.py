@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  86c0135fd74c0235
-#   text hash     8846134edceb7542
+#   content hash  820d01f91667817b
+#   text hash     2221c5fd24cd989c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b5cd58a6d076d56d
-#   text hash     99839491da484679
+#   content hash  f5ccdb6350a83621
+#   text hash     66aa3aada651183d
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  17a029c85119f0d1
-#   text hash     fc599e0ac576e062
+#   content hash  e63a3c70f56f848a
+#   text hash     234e839e022530b0
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

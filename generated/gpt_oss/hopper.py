@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  87490931a18c3f3e
-#   text hash     352f16d4a5549050
+#   content hash  d39c51324c3c0567
+#   text hash     07049531d7b6ceca
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9019dfd9ec9fc824
-#   text hash     3ed0e432a205f77d
+#   content hash  6586cadf4fedde94
+#   text hash     fcdab5838f501d88
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

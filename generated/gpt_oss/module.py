@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3a17c131b525214a
-#   text hash     627ee28f74a323df
+#   content hash  45e7915b51ced6b3
+#   text hash     6787c4835076af27
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  27d70555e034d299
-#   text hash     c6fce9953e25fc4f
+#   content hash  96b121abc8fc5d85
+#   text hash     a19b05b47cf07546
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

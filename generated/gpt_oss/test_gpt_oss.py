@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0a45dd6601b9226f
-#   text hash     eb764ec9c4a0c6b0
+#   content hash  3a3019be131851de
+#   text hash     9f5c92e128f712a7
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

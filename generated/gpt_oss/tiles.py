@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bf802334d83126c9
-#   text hash     938e43904295f039
+#   content hash  c9faa9f653148a11
+#   text hash     30343447c64e47f0
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

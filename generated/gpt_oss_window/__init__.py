@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  bb38bcbcae2ca733
-#   text hash     7cdce452c0306bab
+#   content hash  fa50c48b17e1da68
+#   text hash     be5a624514543fc1
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a2e4a655c437f9df
-#   text hash     45d563c92a5e1548
+#   content hash  e235e033d7cb94d7
+#   text hash     ff714c9aefdabc27
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  99ac2daf02a4a3e7
-#   text hash     6c4537c013337b51
+#   content hash  d7c94013313ca6b9
+#   text hash     022f9e9a7d267efa
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  89c8d6102efe7cfa
-#   text hash     5b9774e44ebbae44
+#   content hash  bffc6998d1412ba7
+#   text hash     731f3c8b69365d6d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

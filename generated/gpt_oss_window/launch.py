@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  2ac9c56e020f3ddc
-#   text hash     93cf16fc8e39af9f
+#   content hash  cbed46a168e18bd2
+#   text hash     1a07b829dd19f42b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

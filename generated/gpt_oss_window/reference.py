@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  dc5c1414ab639166
-#   text hash     e05e7f0f68aeec9f
+#   content hash  f05e87f4a2f083a7
+#   text hash     fbdecf47172ce656
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

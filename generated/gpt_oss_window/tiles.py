@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  657d99eec77311d4
-#   text hash     d00d1eac9a1ab741
+#   content hash  e6c964b7eea3d60b
+#   text hash     bd16827a08e92caf
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  16e91ec69da7c597
-#   text hash     d111ba1bd0e5c6b0
+#   content hash  58eafa095bca9524
+#   text hash     39f9a6b33dd08fd9
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

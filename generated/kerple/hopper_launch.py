@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  cd8a06cccac2560f
-#   text hash     5db2043c2d4d6b26
+#   content hash  9b023caa8ae77380
+#   text hash     6aece5061dd4dccb
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

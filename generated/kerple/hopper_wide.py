@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a1c6bcf9cb50df4a
-#   text hash     031e56d608b011b2
+#   content hash  b8823c166468090b
+#   text hash     01718522337df24b
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

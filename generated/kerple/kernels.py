@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  89d390fa807c1252
-#   text hash     efef758922d062bc
+#   content hash  d8e4ad70282355f2
+#   text hash     b3a0b7a282ec25b6
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  45bf5f6c02681b02
-#   text hash     c0334c0159bda7cb
+#   content hash  c11d3689057d14eb
+#   text hash     d655cdef0d1369f7
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

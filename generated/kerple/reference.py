@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2df20677d67162f5
-#   text hash     8f03dda425184bf7
+#   content hash  053c47e0709cf472
+#   text hash     a043319807d655cf
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

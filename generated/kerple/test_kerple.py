@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  7d18261cdd3aa768
-#   text hash     a9ad37b96d0f1bf4
+#   content hash  5c9d1d98226dca6d
+#   text hash     6071de64eaa6e88c
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

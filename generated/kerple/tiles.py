@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  38d6c109905c37cf
-#   text hash     e5fe2f49adc52091
+#   content hash  19e5e026347f0746
+#   text hash     3b69be9a008be25f
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  305c926439dd4f92
-#   text hash     78d279a7588785d2
+#   content hash  405ba4e5ddaef3c9
+#   text hash     289c8da50085d53b
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  85cd707a4bf0cc21
-#   text hash     2e6f9e352719c20a
+#   content hash  cca80b0cc8bb888e
+#   text hash     da99c2660a0cce76
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

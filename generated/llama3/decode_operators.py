@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5988f647ac050b39
-#   text hash     d7a860928a74ce85
+#   content hash  ccc0b3f89eaf78a2
+#   text hash     272a4b6ae589ab3b
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

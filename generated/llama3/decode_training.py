@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  000120bdd0b3c183
-#   text hash     bda1d4ac76483ce7
+#   content hash  0dac58c39b522405
+#   text hash     58403caedda64a34
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

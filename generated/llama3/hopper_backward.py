@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  04e38e61ee8d7e04
-#   text hash     470c0b68ef8c0384
+#   content hash  356d70c481ff99b4
+#   text hash     ce96bc74f5afd842
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

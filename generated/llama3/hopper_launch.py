@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0879ac52043f5455
-#   text hash     b7def96ee153b067
+#   content hash  fc7c68e602dc0585
+#   text hash     b34fed30845420ef
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3f85128a37623cec
-#   text hash     9b0e8e0965bca5a5
+#   content hash  6601d15d9c0e965d
+#   text hash     b022dc16a8702282
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

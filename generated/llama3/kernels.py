@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f9ecc523a94326eb
-#   text hash     3e27860991df971b
+#   content hash  0efa9c14049dc3d5
+#   text hash     4e505196b0bf0828
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

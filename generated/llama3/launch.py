@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  dbde9450d3906688
-#   text hash     ae5bcfd80049df7a
+#   content hash  344ad69c7e024477
+#   text hash     362cef37ac69b374
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fba73d890c288bbc
-#   text hash     1cff1d0dd9523867
+#   content hash  265dc100b3524156
+#   text hash     08e507d5e8214a58
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  58f8fcc8e23854c4
-#   text hash     fcfbb56375b08d60
+#   content hash  434c0939cddb8378
+#   text hash     bb3762e455f4ba7a
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  2069f30e1b6e55a6
-#   text hash     ff442f2dd5325c3e
+#   content hash  d5888edfee518fb5
+#   text hash     efe662d62dffed7d
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  31de1ed49317a2bd
-#   text hash     87cc41ba8456181f
+#   content hash  d9d3a71e8032a5db
+#   text hash     6f1b343082205353
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

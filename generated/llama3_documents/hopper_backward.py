@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0ca91a907ca71447
-#   text hash     777a67288d864f60
+#   content hash  ae7f8b4423af56ff
+#   text hash     cde9c002a38f1b5e
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4acedb4e632222e6
-#   text hash     cbe6e8f714633285
+#   content hash  0ebe6a0b14d0a589
+#   text hash     38add4741645c973
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

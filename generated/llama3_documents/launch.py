@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  69d6766efec82d6e
-#   text hash     838b65b77a173405
+#   content hash  c9dda1289e7a1148
+#   text hash     18059ab347a24231
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

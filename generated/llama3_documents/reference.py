@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  57cbf47f47990857
-#   text hash     e83ce6f501dc4ac3
+#   content hash  65c792a2ba1f990c
+#   text hash     475137be239db559
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b1e024bd864be352
-#   text hash     5ee2c70db6b59571
+#   content hash  f8707a7ed2de6562
+#   text hash     d40eb44a81796b40
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

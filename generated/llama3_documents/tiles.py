@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  1103d3b9d73ebf78
-#   text hash     a6779a5bcc145c1f
+#   content hash  cb950b4c8d044da9
+#   text hash     0895eb5b6ab57d59
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

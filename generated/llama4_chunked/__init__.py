@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  54979a977a23d5d4
-#   text hash     f5f602b462d02a4a
+#   content hash  7ea44f381920097f
+#   text hash     2c1caf0c7299c98b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

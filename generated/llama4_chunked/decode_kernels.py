@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4912c48338b7fca0
-#   text hash     924b1cd5e6411587
+#   content hash  9bb8ac18ae5f7a97
+#   text hash     a3889357a1adff5e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

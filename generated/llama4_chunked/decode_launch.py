@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b4395d4d8864210f
-#   text hash     bb24c0ff05d64e96
+#   content hash  8b30eb203b1c54a0
+#   text hash     db39911610134f95
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

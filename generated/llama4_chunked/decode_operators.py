@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2d0914291cd7499e
-#   text hash     ee070aa15500e175
+#   content hash  7f9db972dc393960
+#   text hash     ffb48684ccf30398
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

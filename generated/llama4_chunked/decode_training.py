@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e21c2bdcb08a06bf
-#   text hash     4b8fa1382f040b91
+#   content hash  8df7b676bc594b43
+#   text hash     b61222e3207dcb8f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6cea097024123d57
-#   text hash     8dca56024b4d8901
+#   content hash  e06cc2716fc01f57
+#   text hash     056bbd92f440cf82
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

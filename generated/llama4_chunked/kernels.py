@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  06780b748d38a784
-#   text hash     19c1c25ef546cdd0
+#   content hash  6098a7d6496ac280
+#   text hash     51f7bf32af4c2606
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 
@@ -126,7 +126,8 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def floor_div(x, y):
-    """x // y rounded down, as in Python: the kernel language's own rounds towards zero."""
+    """x // y rounded down, as in Python: the kernel language's own rounds towards zero. x for y = 0."""
+    y += y == 0
     quotient = x // y
     rest = x - quotient * y
     return tl.where((rest != 0) & ((rest < 0) != (y < 0)), quotient - 1, quotient)

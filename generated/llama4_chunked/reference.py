@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  802c5ee140dac3e6
-#   text hash     83e3339f8fb48554
+#   content hash  616b88350b9c492e
+#   text hash     38aee29edcbec841
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  da5310c6e63ed210
-#   text hash     c804327a6a6260c9
+#   content hash  97b4b2af4f2609b8
+#   text hash     a0c54ae66fc0ed11
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

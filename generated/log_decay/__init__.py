@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6478b15f64545e7c
-#   text hash     5a04b849fa590d38
+#   content hash  aaed7e19ba1ccfc0
+#   text hash     fed6183ae0b04deb
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

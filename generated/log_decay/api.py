@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  eb0d170374d9409d
-#   text hash     8086e3371748753b
+#   content hash  0cab0d1166ce970b
+#   text hash     0a627873f684f173
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2b5773158a66f417
-#   text hash     4aab3facec98ef2d
+#   content hash  f0d911dfd1da0f9b
+#   text hash     96678cf919fb3b71
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  32fc458006b97305
-#   text hash     af044114769a5442
+#   content hash  325a219075e89559
+#   text hash     e7e213d73c7dffca
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  533d688933943c83
-#   text hash     eee1b387500d835a
+#   content hash  8e44865dce824870
+#   text hash     2e0dcd96acca401d
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2a21d9bb6d457060
-#   text hash     4851716f452b3a9d
+#   content hash  738d3d6a6f7fd6d1
+#   text hash     75c8ed345d18bb95
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

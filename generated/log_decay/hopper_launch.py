@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  97392ea7a295e5da
-#   text hash     90359b0912ebb3a4
+#   content hash  37d117052c3b7d77
+#   text hash     f62d2958add557fe
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  148920271ff2a230
-#   text hash     2aa9e6128920e845
+#   content hash  8fd9ce9dbf565d8c
+#   text hash     7d0c990705ea788c
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e26235ecd4606bd0
-#   text hash     e0600bce966c6a50
+#   content hash  2ee7b56eb9b0e0b4
+#   text hash     dfe834735fec30a2
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

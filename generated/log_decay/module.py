@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7565b229c2924b66
-#   text hash     0b28eaa982995b46
+#   content hash  e0c08bcb458952d4
+#   text hash     e166af90e96e572c
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

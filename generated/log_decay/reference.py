@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  dd25eb5eacfcfba4
-#   text hash     117716c93f8d430a
+#   content hash  86c8f3157c5684fb
+#   text hash     8c6acf4153d18dd6
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

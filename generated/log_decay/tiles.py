@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9330e864e8834ab9
-#   text hash     fd97dcc02aad1c07
+#   content hash  adecf4c9bfdd064f
+#   text hash     f63ea1f0f4b94952
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

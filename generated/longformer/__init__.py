@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  afd219a5b0bcebd7
-#   text hash     9617f35e7a07f9ec
+#   content hash  ec8461930bdc8bec
+#   text hash     cd05a5becffe1ec1
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  fe7bae0f710daaad
-#   text hash     c2dd3cc342651830
+#   content hash  731c0535e3c79dcb
+#   text hash     2a72fc6a62e64d83
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

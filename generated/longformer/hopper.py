@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9cfc6acfba57bd3f
-#   text hash     9820f8c2a2e3b2f8
+#   content hash  f1e65986cb11ff0c
+#   text hash     16bd04033e212799
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b4848cee2225910e
-#   text hash     3eae9a44e54aca5b
+#   content hash  34dca1a69f17997d
+#   text hash     42b3f9a10289057e
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  0dd15146b6c704b7
-#   text hash     9c945e01a5a41e03
+#   content hash  9d7b47d852d3b902
+#   text hash     c281b58a7740c3c8
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ca4fbc06f6f6af89
-#   text hash     7969c78e9cdac49e
+#   content hash  af9cffb3ce23f511
+#   text hash     b6c75fea635c84b7
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

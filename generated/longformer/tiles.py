@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  522012b01eb517d6
-#   text hash     6e17095b6ce765dc
+#   content hash  f4b90b3886318419
+#   text hash     57ca1f69a9aa0c33
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

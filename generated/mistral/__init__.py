@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  dae415546336af20
-#   text hash     eeee12b2e66dd80c
+#   content hash  6bb0206935790d27
+#   text hash     d34b83f626ceb6dc
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

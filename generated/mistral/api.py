@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7b9fc533880b77b7
-#   text hash     e33211a7a886f09a
+#   content hash  c4a8dcd589b4728b
+#   text hash     26116bb15bab70c6
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

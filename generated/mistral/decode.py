@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a7f4e7bfb91cf35c
-#   text hash     2a83dc185f95e708
+#   content hash  92a679115e282c62
+#   text hash     197eddf52d03e449
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

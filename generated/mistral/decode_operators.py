@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f57f7a183f3258c1
-#   text hash     5a07dc8b6269ac82
+#   content hash  33a1c472ca4c3fff
+#   text hash     d83979e12838578d
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

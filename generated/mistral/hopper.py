@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e9bdaebaa5e5b6c4
-#   text hash     384704dee7ca92ae
+#   content hash  8bab44d306e8cf16
+#   text hash     0cac87ed61ce3697
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0bce354546ef2187
-#   text hash     ea8e7a9dfe81611b
+#   content hash  bb79dd156d137977
+#   text hash     ab1e01edaecce2ba
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  af57b6458874e97d
-#   text hash     0310d1d96ad35c24
+#   content hash  6c7463ff1ba684df
+#   text hash     84a06f3caeb4c7fc
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

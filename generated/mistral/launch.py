@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  41ba39e52c2a7e4e
-#   text hash     fee8a1a0f642304e
+#   content hash  e2a58782a17f57ef
+#   text hash     a96906c7fb27d2ce
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

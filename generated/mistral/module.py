@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4b4aa281b799ac0a
-#   text hash     577f2e09f700e011
+#   content hash  b552213335d78ebb
+#   text hash     8e9f3730aa7ca406
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  182be2e91c9b73c2
-#   text hash     43944b9141597b8f
+#   content hash  78b39dfab363246e
+#   text hash     149e8fd0ee5c9f47
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

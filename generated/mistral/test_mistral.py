@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5a43afc95e9292c6
-#   text hash     79f392de50204543
+#   content hash  96b1024aa28b9f86
+#   text hash     660aa793d947c791
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

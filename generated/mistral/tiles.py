@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c633aef13bd27dc7
-#   text hash     bec168697ec05efa
+#   content hash  fb899acc768b51b3
+#   text hash     ed34dd704f1dc0ca
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  16d2fc4bf3989317
-#   text hash     f9b34a2bffe1b3b0
+#   content hash  2f6797f111849616
+#   text hash     329441032815cd40
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e61e78d0d5be7fa6
-#   text hash     8ad23cfcde3a49d0
+#   content hash  0b70fd5056efefac
+#   text hash     af2d7893133ab001
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

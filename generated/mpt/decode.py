@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0db36e22e35f6be7
-#   text hash     8c0ec2b65a4b9942
+#   content hash  33b95a94c75723f9
+#   text hash     1d9068748a2399c0
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

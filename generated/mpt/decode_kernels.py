@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  cad48e3569d290fd
-#   text hash     22c80acdc46275f5
+#   content hash  753f4c5fc892f704
+#   text hash     d69ed0091c1bcc14
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  150fadff12ee8a49
-#   text hash     ef08b707fb789222
+#   content hash  32ca551792972408
+#   text hash     e115e075fde40adb
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

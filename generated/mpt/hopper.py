@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  15e46dd257749612
-#   text hash     eec195a0ad8d87de
+#   content hash  5d14176edba69d36
+#   text hash     8b9b32bb15c4b260
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  dd08a2354112339d
-#   text hash     bb11218a748c47f8
+#   content hash  6d80e4b5bc3c3a19
+#   text hash     7cec8905f9a525f1
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7f0e2cea66c0c05e
-#   text hash     74ce715a7b38ef10
+#   content hash  bd2c7a745fbd313c
+#   text hash     f0243c6e4645b706
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

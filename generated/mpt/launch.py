@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  37eb2d1d34cb4f65
-#   text hash     a7fe1cd57e68fa2e
+#   content hash  b51e502012173219
+#   text hash     9f143b9f63a9ab89
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

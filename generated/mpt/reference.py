@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ab613291cb8b2977
-#   text hash     bae3d8287e76e885
+#   content hash  d8263bf1497a5386
+#   text hash     c88f2820082cfaf6
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b8ca7a6d7418cec5
-#   text hash     622624048fbc6fe5
+#   content hash  5178cb71e9718122
+#   text hash     a3d4500c6a7da4ea
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

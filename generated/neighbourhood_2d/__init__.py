@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  bc7a980a5f6f736e
-#   text hash     e708876212b135c8
+#   content hash  fbed15ffa70f6c96
+#   text hash     faa768962bbbfaf8
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

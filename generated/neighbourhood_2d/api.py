@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  32d9f66e24defa5d
-#   text hash     791b9a9b1b9356ad
+#   content hash  42985dd5cd6a7900
+#   text hash     d60c256a6a3a9d88
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

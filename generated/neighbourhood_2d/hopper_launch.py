@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  8701d6d2050e73dd
-#   text hash     d71d80335f7d38b0
+#   content hash  f51a2d5466f54c91
+#   text hash     fd62226cf253a1e1
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a82ebe9e19f34b69
-#   text hash     dc0a23529a4590e2
+#   content hash  daed5233d027d6d1
+#   text hash     dcf88fd22dd79ad8
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

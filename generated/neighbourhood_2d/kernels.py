@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1f7b9c064c47eb80
-#   text hash     925d5e8c5d888cf6
+#   content hash  3fea8d4410bf6e4e
+#   text hash     feda89450d885114
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 
@@ -114,7 +114,8 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def floor_div(x, y):
-    """x // y rounded down, as in Python: the kernel language's own rounds towards zero."""
+    """x // y rounded down, as in Python: the kernel language's own rounds towards zero. x for y = 0."""
+    y += y == 0
     quotient = x // y
     rest = x - quotient * y
     return tl.where((rest != 0) & ((rest < 0) != (y < 0)), quotient - 1, quotient)
@@ -122,7 +123,8 @@ def floor_div(x, y):
 
 @triton.jit
 def floor_mod(x, y):
-    """x % y with the sign of y, as in Python: the kernel language's own has the sign of x."""
+    """x % y with the sign of y, as in Python: the kernel language's own has the sign of x. 0 for y = 0."""
+    y += y == 0
     rest = x - x // y * y
     return tl.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest)
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  1ec1643e75424199
-#   text hash     f8f3d8150641838d
+#   content hash  8b1f8d7e73c26dfb
+#   text hash     ae98e9799162d6a9
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  fc3749fad7fefc88
-#   text hash     5dfba25b83c4a464
+#   content hash  586079319ba51f7a
+#   text hash     7e77734cfcc51acd
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

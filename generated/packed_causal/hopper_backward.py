@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  fd4c4081cde7b84a
-#   text hash     904efdef19318683
+#   content hash  852cc294ba079888
+#   text hash     527fcff07f15c85c
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

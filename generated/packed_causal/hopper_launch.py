@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  833c42bada7ba3a1
-#   text hash     6bb90521ac1fd92a
+#   content hash  c33d12150a5f5b84
+#   text hash     73f54fdcc2ff436c
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  81d97585af477e1f
-#   text hash     a6151db2cce61e4d
+#   content hash  cf7180fae754b058
+#   text hash     f586638dfba2a124
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8a9d21f80e3ca3cd
-#   text hash     352555dfd6edddb8
+#   content hash  0f77c723f71ddc6e
+#   text hash     c0847bb70af23c62
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6e479fce3a09e5f7
-#   text hash     4049d3bde081cf4e
+#   content hash  8711c08f73d63fb1
+#   text hash     23e7c52233234cdc
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8ce96af4fd5e70a4
-#   text hash     d432c48f2a883bc9
+#   content hash  f6e33c476bec3775
+#   text hash     4b204c24d8126eb0
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

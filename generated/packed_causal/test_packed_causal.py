@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7c2325b91094edc2
-#   text hash     a5e1ab004c1d0202
+#   content hash  8ffca1c6f09d2b43
+#   text hash     3454b6ce02dbd631
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2f6c17aad1350844
-#   text hash     81f865fd6b139cce
+#   content hash  6103b6564f5266f9
+#   text hash     c952bf0927764f8f
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

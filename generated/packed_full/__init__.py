@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  fc1b25eb4c0c6896
-#   text hash     e0c215d4309adc0f
+#   content hash  8c0c9f7fed301344
+#   text hash     de378efe38cbef26
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

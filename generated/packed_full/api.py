@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ed5f8464461a3041
-#   text hash     595e1c84116ef867
+#   content hash  098573bddc865c61
+#   text hash     8207d5fff3347a6b
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

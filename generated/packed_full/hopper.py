@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  50a31ddee2b7bcce
-#   text hash     73b64eb4195c956f
+#   content hash  726fd6986193b035
+#   text hash     6c69ae6e4499b4c5
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f17b9ceacf7ae46f
-#   text hash     34e6df67c625a6d7
+#   content hash  bfe985269804edcb
+#   text hash     c2e5288c1a3a1cab
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5080f785ef967fc3
-#   text hash     59a539a7693cfd4d
+#   content hash  f91bc93d8c560cc0
+#   text hash     c16bb1fd9a1355c8
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c1e0d8824dbce0cc
-#   text hash     c19e2577c7c620c6
+#   content hash  f16d656af91e3531
+#   text hash     1bef07d34bf2ee76
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

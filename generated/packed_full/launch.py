@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7e6c10a0551d9863
-#   text hash     c0936ea32962befe
+#   content hash  1097c5388b9179ab
+#   text hash     b3d6491977ea56f3
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f7beb95e79d6c931
-#   text hash     c014158256591579
+#   content hash  5b1a84d6482fdab1
+#   text hash     29e61afb19be097f
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

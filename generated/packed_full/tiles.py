@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  775b7a4ff0c265fd
-#   text hash     10ee0fa5d599a8af
+#   content hash  c9a82930e89e3111
+#   text hash     845e75d1f6acee24
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

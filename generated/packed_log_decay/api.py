@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4849c27f6e3352f3
-#   text hash     6ef5b967dfa7b1d4
+#   content hash  2b8063ed5ad62e71
+#   text hash     d463e4732c8091aa
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

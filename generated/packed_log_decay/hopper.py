@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5c963535a15ed1fd
-#   text hash     71ab5fa40cc4f00c
+#   content hash  c1ee059fdedef10c
+#   text hash     7e8d0d952e04f3f3
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d7e5a748f793f3a9
-#   text hash     e8361fb294f338ed
+#   content hash  b0c43305c11ea962
+#   text hash     90fd78fa64d3b909
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  80d114d05faa8aff
-#   text hash     ba9581143558782f
+#   content hash  7db5f6ea1a224e56
+#   text hash     6254412039993645
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5c53b972c8f9619e
-#   text hash     528184af8a9e28a5
+#   content hash  29afb9fd28b11dd9
+#   text hash     b586479f7026b3c3
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

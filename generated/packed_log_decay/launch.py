@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ca5f3fe6b92cd3a8
-#   text hash     806ab09ab270bbc7
+#   content hash  d74d53dd2a861e37
+#   text hash     eb0c27649864b950
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5715d2ec08f2a647
-#   text hash     8d2b431322028ba6
+#   content hash  ab72b9e6b5829250
+#   text hash     b6b385da7e4afe3b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e26b9a0819fb016c
-#   text hash     54c2f34d42b3cc3e
+#   content hash  e53a55ef08ba1e00
+#   text hash     0bf3991084bdef95
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b62c42f1688c3001
-#   text hash     0d591c9df4d9a0df
+#   content hash  fe9b3313a2fed434
+#   text hash     86d3ba059edfd221
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

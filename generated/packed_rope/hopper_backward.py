@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  889a482709969da8
-#   text hash     5e4c3c98ff151738
+#   content hash  94c2600737f8a1f9
+#   text hash     e338998b97a30bdd
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a64b9bef6418835b
-#   text hash     cd03a322a0d9ae2c
+#   content hash  0e5b482ff67f387d
+#   text hash     76888b15de8f58d4
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  da6e010f9e062ae0
-#   text hash     cf6d98c1f08c8bf8
+#   content hash  68fc2e4bd937a3c3
+#   text hash     c839ab67949d8fc7
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

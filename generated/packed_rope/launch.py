@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  fde8b2019868ce23
-#   text hash     e6a92c6bb46364b3
+#   content hash  643d746aeeb915cc
+#   text hash     3375c63b251933c0
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

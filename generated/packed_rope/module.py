@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e4624416b744d8fb
-#   text hash     0865815eb75fcce1
+#   content hash  25c4c2e03a2ed44d
+#   text hash     661f6fbeede80c2c
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

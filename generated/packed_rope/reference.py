@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e28a7a768d4e2ef6
-#   text hash     ea4fa0e18607dcb5
+#   content hash  7bb3b27685e37f0c
+#   text hash     e34769243573fbfe
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  97622889f573ad8b
-#   text hash     97fd79fe496071ba
+#   content hash  d2047e7099f28cb5
+#   text hash     28f7ae81bd899271
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

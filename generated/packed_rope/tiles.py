@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a67f0c0272cc7db2
-#   text hash     ea81c725138b6200
+#   content hash  64b24ccd0a3f504f
+#   text hash     e4e7087e03bdfa2a
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

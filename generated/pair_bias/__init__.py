@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  494658fde6477763
-#   text hash     06db433baf9715e2
+#   content hash  fc364952794a68d9
+#   text hash     13f100bc50564b81
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

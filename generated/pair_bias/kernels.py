@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  dc7a077620131a48
-#   text hash     d84a765da2a2e5df
+#   content hash  20059605009cf2e8
+#   text hash     0b8e858de98ea247
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

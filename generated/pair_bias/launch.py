@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  8a4b105fbd9c9bb7
-#   text hash     5135cd4d4ac72153
+#   content hash  f574a8c53bc19175
+#   text hash     0e299c7981e3df40
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

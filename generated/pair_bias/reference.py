@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  13e9870ee4f72078
-#   text hash     2d0f8811b871ef3a
+#   content hash  e90883d119cd2d05
+#   text hash     1190463f555688c0
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

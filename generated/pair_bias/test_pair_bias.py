@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b6f3d4beb732b0a7
-#   text hash     8e9e768a25aa7d73
+#   content hash  f6231d65686ee257
+#   text hash     bd4b0fcdbf759c99
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

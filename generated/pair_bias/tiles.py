@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d94d9fd159e2cfaa
-#   text hash     7bb0fe1e173b7bbf
+#   content hash  39b2c45a709094ef
+#   text hash     b4a39fdcf91a9a13
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  869c9545d4e4038a
-#   text hash     c440644ebdfeb357
+#   content hash  f58dfe6b17d9579c
+#   text hash     5f4147fe77623351
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

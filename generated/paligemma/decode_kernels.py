@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6e038c28167423d9
-#   text hash     9925d69cf4a417e6
+#   content hash  fd4d638bf4f79938
+#   text hash     87e9a920db8fe9ca
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  47ecd38e30c8cf96
-#   text hash     33de6007cb83d3c9
+#   content hash  41d7e069d1e95d18
+#   text hash     912a497194bc607a
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

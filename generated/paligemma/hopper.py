@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d642f054256ceb8b
-#   text hash     824f50b5f342d7cf
+#   content hash  d2db8ad2e7df663d
+#   text hash     4c8a9418d89add88
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

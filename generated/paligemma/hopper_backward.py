@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  71a586a16e17f138
-#   text hash     5fe7cc640fbfec54
+#   content hash  044a302be8bd4a96
+#   text hash     59358c7f4c83a559
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  09aae89e27c26f29
-#   text hash     83a8f3b7f62126c3
+#   content hash  caf2ad966c06302e
+#   text hash     4ab40a1df8f5bb01
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

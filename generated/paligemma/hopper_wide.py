@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6b74ad9bcbb2d726
-#   text hash     6f816574e636bcc3
+#   content hash  d2d68309a04fb210
+#   text hash     584553beb987513a
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ea79261c2596ca05
-#   text hash     fc88344a02cc5039
+#   content hash  14010c7b8ef64583
+#   text hash     92c1c130c557ef3e
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ca3aad708023136b
-#   text hash     7dc29b76f25aebbf
+#   content hash  b2b2c3e85a82299c
+#   text hash     03ef79c3b9d30c65
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

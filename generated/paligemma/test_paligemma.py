@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  eeb20ace2881f24e
-#   text hash     5ebfc9b5f5a4f40c
+#   content hash  d5572628bc68c711
+#   text hash     d49869ad19b77edb
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

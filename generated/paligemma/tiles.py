@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  af3b08bdc3a37b88
-#   text hash     89ebc9b80a9aeb95
+#   content hash  0018c855b43f6829
+#   text hash     fb4b4d8d2b6c426d
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

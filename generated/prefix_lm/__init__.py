@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4d0ac8f83cb4c535
-#   text hash     92db534d2e5e92bb
+#   content hash  83c8caa3273ced97
+#   text hash     ff8569eaf82a0c16
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3614fe6d74bb2ad8
-#   text hash     eff0847a16f77236
+#   content hash  7e03c10dd0b8e7a0
+#   text hash     59564cf6c531363f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9469bc2f648acbd4
-#   text hash     43c211a4b07a7570
+#   content hash  66989a42c716e7fd
+#   text hash     eb2fb2d95447f2e6
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

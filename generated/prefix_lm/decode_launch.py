@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e0572adcd259763b
-#   text hash     de697a05baee3e7b
+#   content hash  e9f39efe395022ea
+#   text hash     997f2ec464511c94
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

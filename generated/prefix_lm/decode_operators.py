@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0eac58a6ccb2cb43
-#   text hash     070c0b5ef73515f0
+#   content hash  3218a78e6a0f405e
+#   text hash     74e7f8e6af8eb927
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

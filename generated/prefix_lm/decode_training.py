@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ee1b0f8564812c43
-#   text hash     cbd0ee9cdccf79d3
+#   content hash  1e7845a91a11480f
+#   text hash     044b21fa2c335664
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2c30de453b8748e1
-#   text hash     3d56f716a5c3265c
+#   content hash  8e1bc5d025d75181
+#   text hash     be8833e61671794f
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

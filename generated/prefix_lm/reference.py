@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  db23470ff82f9045
-#   text hash     913277e5df5b6de4
+#   content hash  5b12a7b39f781e3e
+#   text hash     76c5df5b9a906edc
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e2a386efc95862bd
-#   text hash     4b1ddf50e22c4179
+#   content hash  5b436f4485995f7d
+#   text hash     c6df4c31d330a66e
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

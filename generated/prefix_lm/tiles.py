@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  599000b32d0b9933
-#   text hash     3e1241276bed7d1b
+#   content hash  48d3f79bc5e8b39c
+#   text hash     29706973a0bafa26
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

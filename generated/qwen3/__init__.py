@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  111eca68c54163c6
-#   text hash     d475486fceb3ec5e
+#   content hash  f615f4b97f3d54b4
+#   text hash     66d67400c6beb001
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  08353f12b7618793
-#   text hash     663909db3e46e3aa
+#   content hash  e17e045514b26653
+#   text hash     c3888e730120e152
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  893066e970765a51
-#   text hash     a745f94040a5d52c
+#   content hash  5d871da88a18422e
+#   text hash     371232d048317a06
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d52bd380427bdbc6
-#   text hash     d4f5f217ec8039f4
+#   content hash  ed28fc9d9a3dbd7b
+#   text hash     47edb3a2c06b019d
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0031abb5ed0dc001
-#   text hash     31f63332532eddb8
+#   content hash  c9561ea21e3d0e9c
+#   text hash     4396105ae1f12d12
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0f1e461a3a3e0880
-#   text hash     ff91d32950bdfce7
+#   content hash  9318c4e75fddac05
+#   text hash     41d5eda5cad35783
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

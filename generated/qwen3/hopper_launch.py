@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d13f8c6daa51fda9
-#   text hash     21e6a4fa5dfde8a7
+#   content hash  5199813f22dbfae1
+#   text hash     153b5904c8c82a18
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

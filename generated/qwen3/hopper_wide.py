@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7635544d59026a5e
-#   text hash     3c89545a36d8bd7a
+#   content hash  bcb7e3b15bd836f0
+#   text hash     3307ab1532398b5e
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4bb0ebc840bb07b7
-#   text hash     fcec53564e38ff4b
+#   content hash  e3770a8438adcc7b
+#   text hash     39381f10c3a77b44
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3de51ca7cb98c7ff
-#   text hash     ca2f287786f078e3
+#   content hash  71c402db1b8554a5
+#   text hash     8d93e420dd2ae1fc
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3a70c3d401f0d49e
-#   text hash     2060b585564e5696
+#   content hash  f1e37e4d396c8455
+#   text hash     e5a9872f825ab5d7
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

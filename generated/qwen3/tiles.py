@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  71b3b790bd7ebfc2
-#   text hash     1d70d4f193bdc0a9
+#   content hash  a51688278107ed0d
+#   text hash     a719b001c98124d5
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ce0a243b90088866
-#   text hash     0b03f101354ab3ef
+#   content hash  ce924e3519ff2d8b
+#   text hash     cf2474626a6e5a39
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

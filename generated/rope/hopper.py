@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  88cc5034950adae5
-#   text hash     744066eb3700493c
+#   content hash  b8a57452757b794c
+#   text hash     f6534a927a5e6c77
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

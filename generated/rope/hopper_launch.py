@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  dd0619dfe32b008f
-#   text hash     c944f014631d9093
+#   content hash  82e9a1a2e658d3e9
+#   text hash     3e533710b0e8698a
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ba316f50d46cdeae
-#   text hash     cf22beec80c410fd
+#   content hash  54a0079379dc517b
+#   text hash     a619fa922d24dc8d
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  3b4487b2e4059189
-#   text hash     524b2e201c13cb4d
+#   content hash  aa046a5eb4d49f26
+#   text hash     8241623bac533ef5
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

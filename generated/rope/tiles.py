@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a6c748d400cb5e36
-#   text hash     0f252b316b19bdd8
+#   content hash  4c6fc8db881cb9e6
+#   text hash     3b721c51703a58d4
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5d861256caaf2c38
-#   text hash     e0482fdfe7112af1
+#   content hash  65dfc1656d3f3889
+#   text hash     7aceefac2fe50c32
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

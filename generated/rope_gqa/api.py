@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ec6ec7962e0bcff6
-#   text hash     21891af64588aae3
+#   content hash  1429abf4a90ea329
+#   text hash     cfc2ef861368b6a1
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b06b1c66e2f0f45d
-#   text hash     f7c348bc74021be0
+#   content hash  6e1a10437d4cec28
+#   text hash     006a8aef0465a6cf
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

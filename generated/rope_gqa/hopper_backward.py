@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  bc4a5049c88fa582
-#   text hash     dbd77a0d9a24c8f0
+#   content hash  884ae93d2f9256ae
+#   text hash     2f55a659c91c4279
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a29207bedef12cdd
-#   text hash     b3fd40fd49f1fd3b
+#   content hash  b1bd437adf9a8942
+#   text hash     3243335b607fddef
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

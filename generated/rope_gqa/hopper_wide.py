@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  440149b0568f725e
-#   text hash     03d47458af3ebb1d
+#   content hash  5475bbca602c3b39
+#   text hash     9fb0f6087e3c19d4
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  854c468b7bac91d5
-#   text hash     c2aaa00ab8d1ce19
+#   content hash  1c466d8a77a909a2
+#   text hash     fb856bb7ca1180f5
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6f47e3a22e9d003d
-#   text hash     535840db50460a0b
+#   content hash  d0999d0686183c8d
+#   text hash     822339fe681c8aad
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  25b3ca477d1f873c
-#   text hash     29fa2fb4e48dca6d
+#   content hash  de47132278c84f3a
+#   text hash     68916ea4fe5522ea
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  82eb834d7baee65c
-#   text hash     5e2037659687270f
+#   content hash  9ccef81a9919229c
+#   text hash     1d0e777ae6ff5467
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7b14604ce7182758
-#   text hash     f3863bfd41f2274e
+#   content hash  2488ae91271fd422
+#   text hash     7d6c98fcd91f6bbf
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

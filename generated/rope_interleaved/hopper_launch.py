@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a1d95a5665853661
-#   text hash     ea97b4de549ad363
+#   content hash  0318fd2daca4f329
+#   text hash     899fbae08512e3e3
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

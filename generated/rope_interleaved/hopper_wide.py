@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c121cf1d604e4a95
-#   text hash     e21b23b4d8b99130
+#   content hash  5e3ae80d1b5cc311
+#   text hash     44cb5597da01b383
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8a9d18a26df98e15
-#   text hash     bcd1425b7848d7ed
+#   content hash  0ac0be1fc7207a76
+#   text hash     075e09d45e7947d0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  48107000bf318ff2
-#   text hash     533781277786de1a
+#   content hash  37aa1e21a1ff336b
+#   text hash     28d9125e1735e543
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

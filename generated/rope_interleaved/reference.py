@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  cf79add6046f07b0
-#   text hash     0578ece4415d9713
+#   content hash  29c9128eb8d3cd04
+#   text hash     98945c6ba3618715
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  72cfb8f9c5487fa7
-#   text hash     59180aeb189820ad
+#   content hash  45e16e4b2573ddb8
+#   text hash     99b672134b7319f9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  acde224c2cd1877f
-#   text hash     8ce137176e9f8b4e
+#   content hash  412a6631eac3ae86
+#   text hash     def428746ca3950f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

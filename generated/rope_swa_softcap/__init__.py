@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  357e8182893fb6f8
-#   text hash     7cad3f55b1a836f1
+#   content hash  9ce264dc923d36a3
+#   text hash     105ef1892b6dd0c3
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  407b594160ed88cc
-#   text hash     a56f78cd7f1761f4
+#   content hash  2836495895feb857
+#   text hash     4819450e3d7d5f3c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  cf2cd22ef00defdb
-#   text hash     d713e5af9d4c118e
+#   content hash  c00e0f5f5e836f8e
+#   text hash     5bcc28fd8508945a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c09b87b613e5bc26
-#   text hash     91254f7d8f3c744b
+#   content hash  d427d3548e9670ab
+#   text hash     1e64411363cffbb0
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  48affef517d12068
-#   text hash     593bfcf90560c89b
+#   content hash  729284e7d9b7c765
+#   text hash     34bb36442bc909e7
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

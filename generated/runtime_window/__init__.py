@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1a5339fc56fbe9ba
-#   text hash     fe60f7aa35bb0cc9
+#   content hash  b2eab7a7822dff73
+#   text hash     c2b895d2378d913f
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  63c5d903ce5e146c
-#   text hash     67277f85cfff07c0
+#   content hash  66b2fcdc97414f33
+#   text hash     4f2008b7460892f9
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f387ccfdbdff5129
-#   text hash     567ab38787aa4a10
+#   content hash  551ae54b05a52cad
+#   text hash     8a814ec10471fee9
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  86af969abb8fc534
-#   text hash     0a26052d5f0764d8
+#   content hash  2e2db3ee38cfdc67
+#   text hash     0425434883cdab37
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  210cb5e86734addd
-#   text hash     2244c8fd5adc7bad
+#   content hash  e56d4deecebc2ec2
+#   text hash     6476a274a5063374
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  29753fcfbbaeccca
-#   text hash     de72e6332642e073
+#   content hash  eef1dd4d2416615d
+#   text hash     83f24a3896c72356
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  39ea6a6ff5b65ba2
-#   text hash     ffe2b9bc8c7c7eb2
+#   content hash  f8899fad1981ebb4
+#   text hash     166327fb8f8bbc76
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

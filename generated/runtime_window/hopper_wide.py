@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  fbd4e08fc608fc2d
-#   text hash     5a231786bd59d2e8
+#   content hash  5899a30a0fb4830d
+#   text hash     93757bdb6d11edbf
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

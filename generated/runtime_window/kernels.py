@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  cd6cc56c5c8e0413
-#   text hash     8e0c60205ff6b652
+#   content hash  b3ec1b5b94780140
+#   text hash     cd2207c34693f111
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  5821350d12d74f8b
-#   text hash     2611483f64836e57
+#   content hash  38ed566e6f0eb7a2
+#   text hash     f411c7f6996660ba
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

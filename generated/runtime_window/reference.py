@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  64fd99ef3c82a867
-#   text hash     28ff3b3b4b5af209
+#   content hash  ba32e4b8b55537e9
+#   text hash     b06623e89b989d46
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

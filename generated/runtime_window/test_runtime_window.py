@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0d4e5c8ad9e32626
-#   text hash     4c2183a5786824b3
+#   content hash  81d6d45b48f7914a
+#   text hash     959412cf43b60da6
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

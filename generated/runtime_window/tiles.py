@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  fc1cd33819cabb19
-#   text hash     1dc7d68592da3c93
+#   content hash  b13253e478321205
+#   text hash     8e4e1407a124bc37
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  229754eab9f423e4
-#   text hash     fcecadd0a7d3bd4c
+#   content hash  8d69dfef9cfaa3c7
+#   text hash     a030702399e043f9
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

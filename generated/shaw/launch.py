@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8ea950a7b7975bb0
-#   text hash     f4bd2fd6ba794885
+#   content hash  70702834d793abd8
+#   text hash     8e28be62534f4f7f
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a643c98a435d0c99
-#   text hash     e9cf10d717bf5f28
+#   content hash  06a47121a9aeed93
+#   text hash     235ce3947649357e
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  498b092528cdb7f5
-#   text hash     8f4ada1db87dd479
+#   content hash  428cdd00e177a0e8
+#   text hash     81b1436eea62001a
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

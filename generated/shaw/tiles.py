@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  25de173defc386f1
-#   text hash     269fe6938f7033c6
+#   content hash  5d9b9d71f06628b3
+#   text hash     95a1b32a36297f9b
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

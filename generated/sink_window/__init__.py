@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  02bed7ca4b8da789
-#   text hash     38c89632026c76ef
+#   content hash  72acd1071c057297
+#   text hash     1b525c5a698cdc97
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

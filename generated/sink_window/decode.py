@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e9fdc54b5a5feee9
-#   text hash     a8513f07fbbe8a11
+#   content hash  059ff6da6aa85aaf
+#   text hash     85a7677b3327908f
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f05e67c6bc73af1f
-#   text hash     c6b260b3982d64fe
+#   content hash  422f0629efe0b76d
+#   text hash     c3443d8189ea589d
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5bd5641334730bd8
-#   text hash     3b6ceb522b65c124
+#   content hash  6aefdd68db812899
+#   text hash     eba59e5d8e244c9b
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  787b98e4caca377b
-#   text hash     c8f5ab6372f1ee90
+#   content hash  cf101a1f5f574f12
+#   text hash     2638773e7a39a397
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a7a0f8b6a662cca1
-#   text hash     a3e93a27bb7027c5
+#   content hash  d47c1031cb6f1acc
+#   text hash     d4adf3ba20ada797
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3e6acbdf8bb33495
-#   text hash     8d56a137600d1596
+#   content hash  43d847a183510b9d
+#   text hash     ba03ab07631073ff
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

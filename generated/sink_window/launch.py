@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9a70d8c981a4b7b4
-#   text hash     0f21e0d1253bd280
+#   content hash  cbe28d928dc8e994
+#   text hash     be368505951e9c2e
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  41dc5c8157d1825b
-#   text hash     a366b0d9ea9ed602
+#   content hash  2880f8b02a55ecf6
+#   text hash     d63186207346b3d2
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ce4baa9357fbd8f9
-#   text hash     c5436f63ba43b4e6
+#   content hash  23320a241a3bc888
+#   text hash     df2eb2a427e208e7
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

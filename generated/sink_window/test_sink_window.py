@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c9fc13aacdb6a559
-#   text hash     1d716a0f296fa6d6
+#   content hash  db7133dfaeab41df
+#   text hash     81279bf73b00e10a
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  36764c7a7d132aa6
-#   text hash     62f677cf12484a2f
+#   content hash  283d9f87c5358be6
+#   text hash     b8d7f4b373099673
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

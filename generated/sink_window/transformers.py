@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1f1fd134e4a23dd2
-#   text hash     31bf1bbd2f8f7997
+#   content hash  6f9fc77b89a067f5
+#   text hash     f6e48ff91f808cd7
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 
@@ -146,7 +146,7 @@ def mask(
     config = kwargs.get("config")
     if config is not None and not _asks(type(config)):
         raise ValueError(
-            f"{SPEC}: layers of {config.model_type} make attention themselves, and ask for none by its name"
+            f"{SPEC}: layers of {config.model_type} make attention, or its mask, themselves: no name changes that"
         )
     if kwargs.get("allow_is_causal_skip") is False and mask_function is causal_mask_function and q_length > 1:
         raise ValueError(f"{SPEC}: the model reads a mask of all pairs itself, as where it picks keys for each query")
@@ -297,14 +297,14 @@ def _once(make, x, *more):
     return last[2]
 
 
-# types of models of which some layers ask for attention by its name, and others make it themselves
-IN_PART = ("bigbird_pegasus", "git", "informer")
-ASKS = {}  # a class of configurations -> whether all layers of its models ask for attention by its name
+# types of models some of whose layers make attention, or a mask of all pairs, themselves, while others ask by its name
+IN_PART = ("bigbird_pegasus", "doge", "git", "informer")
+ASKS = {}  # a class of configurations -> whether all layers of its models leave attention to what has the name
 
 
 @torch.compiler.assume_constant_result
 def _asks(configs):
-    """Whether all layers of a class's models ask for attention by its name, as far as is known.
+    """Whether all layers of a class's models leave attention to what has the name, as far as is known.
 
     Others would take what `mask` gives for a mask of all pairs, and None for one that hides nothing.
     """

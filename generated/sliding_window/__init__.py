@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  716d38b970a489ee
-#   text hash     6559594cef915245
+#   content hash  a994cdf9e03f5b31
+#   text hash     ffa76debdaecff89
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a9b3e729687b0c1e
-#   text hash     418c21bbe7a8c2e4
+#   content hash  c087cc475ac46526
+#   text hash     e9653e98724974f6
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  21101928269d25c4
-#   text hash     f4ac5de1543b68b2
+#   content hash  8c602f515437ac71
+#   text hash     95bb8bf398ef667d
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

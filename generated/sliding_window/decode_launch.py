@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  257c983ee4bf0016
-#   text hash     2a7801a0ef05b3d1
+#   content hash  c88ba8699202be70
+#   text hash     d00bbcab1d5a8945
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ab563fd6eb6abf28
-#   text hash     393b90a59aaac72e
+#   content hash  ec3e01f8b3824693
+#   text hash     5b6a61d4392b67bc
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e77796f5462d3461
-#   text hash     1941a1a69142a912
+#   content hash  73f8d76c9f5e45a7
+#   text hash     5f4c7acb7d0860cf
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

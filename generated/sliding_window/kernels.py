@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6de4c284b1da8797
-#   text hash     868496e38bc3737e
+#   content hash  7fc7353394760991
+#   text hash     934d61e9602c2d1e
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  360710fcbe5c7b4d
-#   text hash     eb6b22ea5b971ec6
+#   content hash  827e4dc2aff5fabd
+#   text hash     fc144e876d8fe624
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

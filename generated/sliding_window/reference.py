@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4a96b2e9246eb614
-#   text hash     b2cbb6b33f76f52e
+#   content hash  70e2faf9ca351b63
+#   text hash     23254f9e3ed038aa
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

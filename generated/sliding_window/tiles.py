@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3cf5dce610463ef7
-#   text hash     1ca193c937f06b3f
+#   content hash  d35d86577b7b1fc8
+#   text hash     0a3e484ec855c11a
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

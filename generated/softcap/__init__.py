@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  753b4d0569b6362a
-#   text hash     38646fdec3e4728c
+#   content hash  00cf3577684d8101
+#   text hash     348eb2c08edb3223
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

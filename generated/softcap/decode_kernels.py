@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  536157ebde5a8d03
-#   text hash     950df7020833ec17
+#   content hash  eaa8f9e25738e87d
+#   text hash     6b73887f6a996370
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f134f104255b9201
-#   text hash     fa25d6d9bec3f5d3
+#   content hash  e24b6b4895c1bc06
+#   text hash     f68c9e54a9876661
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

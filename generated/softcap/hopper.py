@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0366dc5427b9f698
-#   text hash     49c178a5b9c5bc59
+#   content hash  95103a6983e9df48
+#   text hash     ba33e961c6c2d699
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

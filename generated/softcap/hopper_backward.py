@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b7af966175ab73d1
-#   text hash     29333eca64d49927
+#   content hash  23bdd05e994d2c11
+#   text hash     b43c336a8bb503a0
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  53f2a256da471abb
-#   text hash     2d00661e2f9f7381
+#   content hash  e34b29d79e467023
+#   text hash     81fc6b0a4535b123
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

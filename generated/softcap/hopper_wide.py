@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ef13d1325e698be5
-#   text hash     e012e031d7eac5f0
+#   content hash  03c16dfe5b31aba4
+#   text hash     a1c8b766c0055cb1
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  75f593045896ab1c
-#   text hash     9346c4ffc81ad117
+#   content hash  1da0fc4a2669daea
+#   text hash     38f5d7c22ca05551
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3638449f342ac572
-#   text hash     2c9ad7eae61d906c
+#   content hash  74a920e6630b025c
+#   text hash     c0170d30fcd954cb
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cb09f3dd15ad37fb
-#   text hash     9b310672ff123ec8
+#   content hash  b96dcf758283f07a
+#   text hash     13a8641a8f9d87c1
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

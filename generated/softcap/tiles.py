@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b4c7ca86e59f2c22
-#   text hash     76333710a7c0981b
+#   content hash  4e183450e4329900
+#   text hash     9ab4d2d05e8f98b8
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

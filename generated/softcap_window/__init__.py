@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  af6c623b13b1a208
-#   text hash     9ef91b0cbdb89a9c
+#   content hash  0708083faa12e7a4
+#   text hash     c8494be9b56be5c2
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f3f22a2f9957b39f
-#   text hash     e47926cbfb95336a
+#   content hash  3a05c5a516bb56b1
+#   text hash     ad95932e03ef6f61
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

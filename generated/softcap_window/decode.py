@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d84974c2c2e8fe55
-#   text hash     0e22f002d935dafc
+#   content hash  eeb495df5a6e5436
+#   text hash     14c64aa412e9b299
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

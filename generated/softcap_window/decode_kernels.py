@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  bfc63abf84a71181
-#   text hash     be30cb5e80fa6f03
+#   content hash  f122375ed197cc80
+#   text hash     c3728456c32b98ea
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  dc93bdacc8e67d79
-#   text hash     516352675d36f2df
+#   content hash  f668fd8b3feff93c
+#   text hash     d72f7a2bb2a5d964
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  573e2ecf9d1c2537
-#   text hash     73486e3740cf40e1
+#   content hash  10676183d46443b4
+#   text hash     80e25bc18bb4099b
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  1c01366a4a88ad54
-#   text hash     73e3a4a36f2bb4d8
+#   content hash  a3a7eb1667d8dc65
+#   text hash     8d54262d11e8993f
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

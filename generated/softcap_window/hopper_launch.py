@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  64a6765c1d19130e
-#   text hash     07ea3c6b1053b6e3
+#   content hash  262b8877579e46c4
+#   text hash     7ce650bbcab0ac18
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

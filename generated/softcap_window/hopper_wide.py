@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  1ee497826bd74e09
-#   text hash     97e7adc7759ee6fe
+#   content hash  35ba8145c2036ae7
+#   text hash     2707db7f2aa82722
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

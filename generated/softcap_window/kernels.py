@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0f23711092be9881
-#   text hash     866cfc6bd5d4b599
+#   content hash  f2ade053fbeb42f3
+#   text hash     a8b57f01e17177c2
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

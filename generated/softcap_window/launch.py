@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  33e7e1e2ba42a696
-#   text hash     dcf48ca901c368bd
+#   content hash  ce3055eabf78476a
+#   text hash     e2f120ef88792a63
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

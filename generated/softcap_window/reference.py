@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9921b128bf7d31aa
-#   text hash     015d7901c4b2c032
+#   content hash  c0b05948687beabf
+#   text hash     c331357c16aeb89b
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

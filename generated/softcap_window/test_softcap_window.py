@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e5071bc5e8711ac6
-#   text hash     a62206ec9c97304e
+#   content hash  9ba9675b26dc58e2
+#   text hash     0678a33f8e06ee7f
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

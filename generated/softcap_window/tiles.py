@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9edb982a01772af4
-#   text hash     c82ac2feb2a2871f
+#   content hash  aa8b6cea2440de71
+#   text hash     d786c9d4e3fdaddd
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1e28739192b0280f
-#   text hash     f9ff5975e54c1a15
+#   content hash  d3c6d7ed67f45091
+#   text hash     7252f8b444ef1de6
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  618253ad8935e9ec
-#   text hash     f5c20d88fe2150f7
+#   content hash  90bda0bf3abc8856
+#   text hash     160ab3ee72bad71c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1fbffefaa9d5e125
-#   text hash     d8df8963a1a0f125
+#   content hash  63b294f6f674ae3d
+#   text hash     10ee4c81e9c0743b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  216739cc6e842188
-#   text hash     6e594b6329bf823a
+#   content hash  729df950cece26c5
+#   text hash     03213c8b128b9e61
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

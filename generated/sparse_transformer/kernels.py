@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  04cdf55b944f8cb2
-#   text hash     a92366e5ae918aa9
+#   content hash  72a96e954663d141
+#   text hash     14917fc842804506
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 
@@ -117,7 +117,8 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def floor_div(x, y):
-    """x // y rounded down, as in Python: the kernel language's own rounds towards zero."""
+    """x // y rounded down, as in Python: the kernel language's own rounds towards zero. x for y = 0."""
+    y += y == 0
     quotient = x // y
     rest = x - quotient * y
     return tl.where((rest != 0) & ((rest < 0) != (y < 0)), quotient - 1, quotient)

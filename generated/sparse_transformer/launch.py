@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d62b1f743c787c85
-#   text hash     00d2aa6fe4233f9b
+#   content hash  7b12015617df72af
+#   text hash     66dd862205383cb6
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  21fb49996d8e86de
-#   text hash     7247ce8b7aaff1df
+#   content hash  7d520bb07b17cdcf
+#   text hash     6b1c860964f0553b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

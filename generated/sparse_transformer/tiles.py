@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e6565a1494ae79ea
-#   text hash     ae185599de3da3a1
+#   content hash  77113485099b42d4
+#   text hash     c79d031736f349f9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c40f3ea0967a8d28
-#   text hash     9c7116b291d8c222
+#   content hash  81b02abd524a661f
+#   text hash     d674694fc8650dcb
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  04a93acf6870d985
-#   text hash     78bca46bfcf75c06
+#   content hash  3f06e794a9d2600c
+#   text hash     cc0cc71d8b53a2af
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

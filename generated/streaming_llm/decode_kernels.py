@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  cb35b8c988bc9f14
-#   text hash     96cfd0dd71541aa9
+#   content hash  2dae8c344341f92a
+#   text hash     5ca2e77a0b025d7a
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1e848242843c602c
-#   text hash     cd25672957e0e4e6
+#   content hash  1e6a79fee00fed4b
+#   text hash     9937f8840339b92e
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

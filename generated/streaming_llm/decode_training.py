@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6e60adf9da6848db
-#   text hash     1f601d70deb1be4e
+#   content hash  4be5e1ffb5498510
+#   text hash     16772cb8a4c440c9
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

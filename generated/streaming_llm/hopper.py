@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  14a8a0a887d1a775
-#   text hash     87c11bd6e76dc8ee
+#   content hash  fddf4dbf91ef5647
+#   text hash     891ea939cc5a6bc5
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fc9485f58aab5f27
-#   text hash     7a875ec66311d804
+#   content hash  7a1b2f1e8923055c
+#   text hash     7ac4c2555f23d81d
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

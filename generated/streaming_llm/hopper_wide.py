@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  df70176e8ea7545e
-#   text hash     5ed963982cc3d5d9
+#   content hash  d3843589e04be682
+#   text hash     91ecdab544327abc
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

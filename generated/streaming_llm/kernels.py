@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6f8cec69cce31c6c
-#   text hash     2f5ab3758db3d710
+#   content hash  35c497bb9c0dcb27
+#   text hash     f2018595e8cc003a
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

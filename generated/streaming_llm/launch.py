@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d3a08104c2e02316
-#   text hash     d0366a6c335f151a
+#   content hash  af8f83ecb0ade414
+#   text hash     5c23ca92cb567bba
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

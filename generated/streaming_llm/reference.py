@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2ae5ca29e8ea109d
-#   text hash     7ab9b5a240ce5af2
+#   content hash  238b72f405685e5b
+#   text hash     0843cf2f61856a6c
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  aa0942b2339e522c
-#   text hash     507c80811c4e4fcd
+#   content hash  e5ade147a4c47723
+#   text hash     b906d175cda16deb
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

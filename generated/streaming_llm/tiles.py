@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f2a4eff9d695c984
-#   text hash     b3098ee8b04f5e23
+#   content hash  a8869f8564ce7f92
+#   text hash     6e315649be73bf30
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1c7233bb55379473
-#   text hash     9ce84ad3a2ba2ddb
+#   content hash  6ee87cbd3e5ba609
+#   text hash     2d6a2f6ee6615819
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

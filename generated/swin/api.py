@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  20c7a0d630c81b32
-#   text hash     09105532f22c312c
+#   content hash  6e4de774004a20c6
+#   text hash     04d9bca12aeab79c
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  6e91a42d6a6d958e
-#   text hash     79b9bc2c7c094498
+#   content hash  d19e300aeb39d979
+#   text hash     df98341dc538fa8b
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

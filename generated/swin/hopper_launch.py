@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  77b5b489c3dfb7db
-#   text hash     861d874bc597a62a
+#   content hash  259213da1507fa0a
+#   text hash     64b1cef73569edad
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8ae8c1b22566249d
-#   text hash     f4fe3ed729191b14
+#   content hash  abcf0a159ddd68ce
+#   text hash     568f0af3de38267e
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 
@@ -115,7 +115,8 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def floor_div(x, y):
-    """x // y rounded down, as in Python: the kernel language's own rounds towards zero."""
+    """x // y rounded down, as in Python: the kernel language's own rounds towards zero. x for y = 0."""
+    y += y == 0
     quotient = x // y
     rest = x - quotient * y
     return tl.where((rest != 0) & ((rest < 0) != (y < 0)), quotient - 1, quotient)
@@ -123,7 +124,8 @@ def floor_div(x, y):
 
 @triton.jit
 def floor_mod(x, y):
-    """x % y with the sign of y, as in Python: the kernel language's own has the sign of x."""
+    """x % y with the sign of y, as in Python: the kernel language's own has the sign of x. 0 for y = 0."""
+    y += y == 0
     rest = x - x // y * y
     return tl.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest)
 

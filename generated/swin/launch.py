@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  92cc01a3ac702970
-#   text hash     ed9df8772f6fc3ff
+#   content hash  594e3ad34af99740
+#   text hash     7b84631e1a9e3679
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

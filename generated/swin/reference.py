@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  858b75f53787c17a
-#   text hash     335104ee9d37e74a
+#   content hash  1c4df00d74eba068
+#   text hash     3f0d02c9dd5e83e8
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

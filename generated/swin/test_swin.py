@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f8f6a74b15c17b0b
-#   text hash     da004215c3322447
+#   content hash  37abb14ddbd04be3
+#   text hash     baff65bf7b8ad943
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  46ad1bf83ca42761
-#   text hash     242db7482bf784ba
+#   content hash  ec5a5f8ae64a4057
+#   text hash     1fc352efcc0eb56b
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  91b383cd9514e05b
-#   text hash     94fbf01e769fb858
+#   content hash  6c4270196f8a8066
+#   text hash     98918529ceb4b9ab
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ec316a1dc58cf016
-#   text hash     9dc5718471ba40e2
+#   content hash  648d1d088068eea5
+#   text hash     38dcc37a32886bc3
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e471d73147e70b45
-#   text hash     e310a4b76c0aa0b4
+#   content hash  46e664758bd31e0d
+#   text hash     053b119be18946b5
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

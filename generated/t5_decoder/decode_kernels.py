@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c08895152604ec3d
-#   text hash     63cd8f679add925d
+#   content hash  f2defed9fb0b1529
+#   text hash     180f6c329550c12d
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bcfd52bad70024e0
-#   text hash     3fb7b7324a6c34a2
+#   content hash  dc64d2e00687d994
+#   text hash     6722604822944aff
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7d868c730ad12925
-#   text hash     341d9fce24c68064
+#   content hash  1d009876fe89d9af
+#   text hash     004cb176ab7f1350
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

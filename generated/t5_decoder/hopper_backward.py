@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a7669a8ffe28e511
-#   text hash     886a6590aa40cb50
+#   content hash  09c73e85e1eb4578
+#   text hash     d3e55af0be375390
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

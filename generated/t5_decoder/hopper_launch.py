@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  441615b702cfacc0
-#   text hash     63f071b392bae1d3
+#   content hash  8f2651ed56de0eb1
+#   text hash     5e8180320b7e61a9
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  10cc46d1f41a86d5
-#   text hash     735d1af1b412b91b
+#   content hash  6140318284c0190f
+#   text hash     6e7e1eb98f1c69e7
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

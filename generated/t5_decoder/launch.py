@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c18a40f54f0fd85d
-#   text hash     5b41cbc39fbc3a7c
+#   content hash  b126a0dea7be7931
+#   text hash     d6cb2d2df6c6d4e6
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f79c9b41880daa08
-#   text hash     80714cafea0b7973
+#   content hash  5d762bbf640c6bed
+#   text hash     3235f056f5302d03
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

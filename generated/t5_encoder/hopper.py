@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f2663affd2cdb0f8
-#   text hash     06bc6283cb4c7f68
+#   content hash  8eb1438e049a170e
+#   text hash     771d3f39af0d1a78
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

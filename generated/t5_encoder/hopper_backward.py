@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2ff68d134f26b0f4
-#   text hash     69434a6440987c0f
+#   content hash  994db0198d5e3ce9
+#   text hash     a3c5c823adad78e3
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

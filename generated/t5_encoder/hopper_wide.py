@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  8538cfe0330ef48a
-#   text hash     33b15ebc5d6c183f
+#   content hash  fa045865ff9eb136
+#   text hash     2d8eb5fad01620bf
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

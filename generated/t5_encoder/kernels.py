@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e95be0c08ffd315d
-#   text hash     8c8c904726d5e9ca
+#   content hash  241a677a273e4253
+#   text hash     8b79cfd7bd24711d
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

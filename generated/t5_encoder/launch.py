@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  fd0a7f7d61f1f9bd
-#   text hash     1a28074229430000
+#   content hash  475b5d940312d48c
+#   text hash     12d46fc2afebc1c8
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  61c1a54176aea180
-#   text hash     55087d1dd8582453
+#   content hash  30546ff2be93fb55
+#   text hash     97598c97e31783ca
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

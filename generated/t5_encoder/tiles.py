@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0e89005cea5bd7f7
-#   text hash     03617a5cb385320d
+#   content hash  f6e315c8be67f5d5
+#   text hash     c68a577ad6464c65
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

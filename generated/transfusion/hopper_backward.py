@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  19349c2b21cc3597
-#   text hash     1e4e4ee40a7b871f
+#   content hash  16de093520843450
+#   text hash     74d2431b168c20e2
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

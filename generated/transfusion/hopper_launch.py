@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ff6b9eefb1e50a15
-#   text hash     1d359ec3077e18a1
+#   content hash  0d94c15784478c0a
+#   text hash     ecafbc7816ad9074
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  cd6477e627a1ebf9
-#   text hash     1c69b9f1970370d6
+#   content hash  21e0db290274a274
+#   text hash     a9899923453a3731
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f97674a117c5cc50
-#   text hash     811b3b34f6b2c285
+#   content hash  ef8ef18788b42d2d
+#   text hash     0ad6da54d08efc89
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  eed9f0eddac1573c
-#   text hash     d479381dc55350e5
+#   content hash  ebdf982673b89164
+#   text hash     af689b9061b3aead
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ded0994bccbf3da7
-#   text hash     29e9275de03495cf
+#   content hash  3c00f6eecabd08b0
+#   text hash     2447c3dfd4c64cd4
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c4f32ad43ed5604d
-#   text hash     5ec3e070e26e53e5
+#   content hash  c0d6188b1a109023
+#   text hash     4f2545181d4a01a7
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

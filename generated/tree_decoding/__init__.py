@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2b943b766cae5938
-#   text hash     60f46030394e9490
+#   content hash  9f56b4f70a13d8a4
+#   text hash     3fdbc316220809ea
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

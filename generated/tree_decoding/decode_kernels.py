@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  cebcfde45358ee8d
-#   text hash     de34680c9cc4ed66
+#   content hash  20c28678769e2722
+#   text hash     1ff31c4f0715b0cd
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c574925fd7b05dde
-#   text hash     3640c65f575e3f82
+#   content hash  eb1d4e3e3a947476
+#   text hash     d81837255dc01db8
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3be381e2c236c38c
-#   text hash     c1fa8965bab778d3
+#   content hash  bdcb21e7f4fec324
+#   text hash     8cfac7e9b8fd9315
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e4284a9a09ac3f3c
-#   text hash     3c452734f6a79b16
+#   content hash  cd3711bf874b86d2
+#   text hash     3736397e38306764
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  137bed31c9398076
-#   text hash     dd438f4bd3f72d6c
+#   content hash  6c18ace656151cd6
+#   text hash     2550fd90aba2eb25
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7bd2ba221c09f96f
-#   text hash     4c9b0f030b1b06fc
+#   content hash  d88eb3ef4c9de4df
+#   text hash     a2dfd8da68b6f254
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

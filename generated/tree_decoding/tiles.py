@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ce19c17c6e52a50d
-#   text hash     82d1348112a5f39a
+#   content hash  1c3b97ea931c6520
+#   text hash     1bc3ed20016d7fc7
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

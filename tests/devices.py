@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 import torch
@@ -11,3 +12,8 @@ GPU = torch.cuda.is_available() and os.environ.get(INTERPRETER) != "1"
 if not GPU:
     os.environ[INTERPRETER] = "1"
     import triton  # noqa: F401  # now: what it imports later, with the interpreter turned off, cannot be interpreted
+
+
+def default() -> contextlib.AbstractContextManager[object]:
+    """Has tensors made where kernels run: on the CPU as ever, with no call of torch looked through for a device."""
+    return torch.device("cuda") if GPU else contextlib.nullcontext()

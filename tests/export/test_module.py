@@ -213,7 +213,7 @@ def agree(found: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
 @pytest.fixture(autouse=True)
 def on_device() -> Iterator[None]:
     """Has everything made where kernels run."""
-    with torch.device("cuda" if devices.GPU else "cpu"):
+    with devices.default():
         yield
 
 
@@ -453,7 +453,8 @@ def test_a_compiled_layer_decodes_without_a_break(name: str, package: Callable[.
     layer, x, graphs = made(Case(name, made=WHOLE), package), torch.randn(B, 7, HIDDEN), []
     torch.compiler.reset()
     compiled = torch.compile(layer, backend=lambda graph, given: graphs.append(graph) or graph, fullgraph=True)
-    with torch.no_grad():
+    # the device of a `with` calls each function of torch through one in Python, and some cannot be traced so
+    with torch.no_grad(), x.device:
         caches = [layer.new_cache(B, 8) for _ in range(2)]
         for part in x.split([4, 1, 1, 1], 1):
             agree([compiled(part, cache=caches[0])], [layer(part, cache=caches[1])])

@@ -136,7 +136,7 @@ def module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., M
 @pytest.fixture
 def on_device() -> Iterator[None]:
     """Has models and batches made where kernels run."""
-    with torch.device("cuda" if devices.GPU else "cpu"):
+    with devices.default():
         yield
 
 
@@ -373,21 +373,43 @@ def test_a_compiled_model_asks_for_its_mask_without_a_break(
             compiled(ids, position_ids=torch.arange(11).expand(2, -1) % 6, use_cache=False)
 
 
+# what stands before a window, and where padding is: packed sequences have none
+TRACED = [(more, side) for more in ("", "rope: {layout: half}\n") for side in ("left", "nothing")]
+TRACED += [("layout: packed\n", "nothing")]
+
+
+def traced(more: str, side: str, module: Callable[..., ModuleType], number: int) -> tuple[Any, dict[str, Any]]:
+    """A model with attention of a package of its own, and what a compiler is to call it with."""
+    text = f"{more}mask: [causal, sliding_window: {{size: runtime}}]\nexports: [transformers]"
+    name, (ids, held), model = more.partition(":")[0] or "dense", padded(side), DECODERS["mistral"].made()
+    model.model.layers = model.model.layers[:1]  # a second one is traced through the same lines
+    own = module(f"{name}_{number}", text)
+    own.patch(model) if name == "rope" else model.set_attn_implementation(own.register())
+    packed = {f"cu_seq_lens_{x}": torch.tensor([0, 11, 22]) for x in "qk"} | {f"max_length_{x}": 11 for x in "qk"}
+    given = packed if name == "layout" else {"attention_mask": held} if side == "left" else {}
+    return model, given | {"input_ids": ids, "use_cache": False}
+
+
 @pytest.mark.usefixtures("on_device")
-@pytest.mark.parametrize("side", ["left", "nothing"])
-@pytest.mark.parametrize("more", ["", "rope: {layout: half}\n", "layout: packed\n"])
+@pytest.mark.parametrize(("more", "side"), TRACED)
 def test_models_of_two_packages_compile_in_one_process(
     more: str, side: str, module: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trace_twice = retracing.trace_twice(monkeypatch)
-    text = f"{more}mask: [causal, sliding_window: {{size: runtime}}]\nexports: [transformers]"
-    name, (ids, held) = more.partition(":")[0] or "dense", padded(side)
-    packed = {f"cu_seq_lens_{x}": torch.tensor([0, 11, 22]) for x in "qk"} | {f"max_length_{x}": 11 for x in "qk"}
-    given = packed if name == "layout" else {"attention_mask": held} if side == "left" else {}
-    for own in (module(f"{name}_1", text), module(f"{name}_2", text)):
-        model = DECODERS["mistral"].made()
-        own.patch(model) if name == "rope" else model.set_attn_implementation(own.register())
-        trace_twice(model, ids, use_cache=False, **given)
+    for number in (1, 2):
+        model, given = traced(more, side, module, number)
+        trace_twice(model, **given)
+
+
+@pytest.mark.usefixtures("on_device")
+@pytest.mark.parametrize(("more", "side"), TRACED)
+def test_a_model_compiles_beside_a_default_device(more: str, side: str, module: Callable[..., ModuleType]) -> None:
+    """Which has each function of torch called through one in Python, and some cannot be traced so."""
+    model, given = traced(more, side, module, 1)
+    torch.compiler.reset()
+    compiled = torch.compile(model, backend="eager", fullgraph=True, dynamic=True)
+    with torch.no_grad(), given["input_ids"].device:
+        assert compiled(**given).logits.isfinite().all()
 
 
 @pytest.mark.usefixtures("on_device")

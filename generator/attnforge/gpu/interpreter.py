@@ -147,7 +147,7 @@ def match_once() -> None:
     if hasattr(match, "__wrapped__"):
         return
     # by the types of two operands, or the numbers that they are: for each the tensor that a number is held in, the type
-    # that matches, or None where it is its own
+    # that matches and whether to convert to it, or None where it is its own
     known: dict[tuple[object, ...], list[Any]] = {}
 
     def named(x: Any) -> object:
@@ -158,22 +158,21 @@ def match_once() -> None:
         key = named(lhs), named(rhs), checks, *more.items()
         found = known.get(key)
         if found:
-            return taken(lhs, found[0]), taken(rhs, found[1])
+            return taken(self, lhs, found[0]), taken(self, rhs, found[1])
         both = match(self, lhs, rhs, *checks, **more)
-        if found is None:
-            operands = list(zip((lhs, rhs), both, strict=True))
-            # others have to be converted each time
-            fit = all(type(x) is not tensor or x.dtype == y.dtype for x, y in operands)
-            known[key] = [held(self, x, y) for x, y in operands] if fit else []
+        known[key] = [held(self, x, y) for x, y in zip((lhs, rhs), both, strict=True)]
         return both
 
     def held(self: Any, x: Any, matching: Any) -> Any:
         if type(x) is tensor:
-            return None if x.type.name == matching.type.name else matching.type
+            return None if x.type.name == matching.type.name else (matching.type, x.dtype != matching.dtype)
         return tensor(self.scalar_constant(x, matching.dtype).handle, matching.type)
 
-    def taken(x: Any, found: Any) -> Any:
-        return x if found is None else found if type(found) is tensor else tensor(x.handle, found)
+    def taken(self: Any, x: Any, found: Any) -> Any:
+        if found is None or type(found) is tensor:
+            return x if found is None else found
+        matching, convert = found
+        return tensor((self.cast(x, matching.scalar) if convert else x).handle, matching)
 
     semantic.TritonSemantic.binary_op_type_checking_impl = matched
 
@@ -183,10 +182,10 @@ def look_less() -> None:
     from triton.language import core
     from triton.runtime import interpreter
 
-    handle, equal = interpreter.TensorHandle, core.dtype.__eq__
+    handle, equal, unwrap = interpreter.TensorHandle, core.dtype.__eq__, core._unwrap_if_constexpr
     if hasattr(handle.__init__, "__wrapped__"):
         return
-    pointer = core.pointer_type
+    dtype, pointer, constant, tensor = core.dtype, core.pointer_type, core.constexpr, core.tensor
 
     @functools.wraps(handle.__init__)
     def held(self: Any, data: Any, dtype: Any, attr: Any = None) -> None:
@@ -196,9 +195,13 @@ def look_less() -> None:
 
     @functools.wraps(equal)
     def same(self: Any, other: Any) -> bool:
-        return self is other or equal(self, other)
+        return self is other or (self.name == other.name if type(other) is dtype else equal(self, other))
 
-    handle.__init__, core.dtype.__eq__ = held, same
+    @functools.wraps(unwrap)
+    def unwrapped(x: Any) -> Any:
+        return x if type(x) is tensor else x.value if type(x) is constant else unwrap(x)
+
+    handle.__init__, dtype.__eq__, core._unwrap_if_constexpr = held, same, unwrapped
 
 
 def spread_late() -> None:

@@ -35,8 +35,17 @@ def package(path: Path) -> tuple[Spec, emit.Package]:
 
 def launches(path: Path, folder: Path, head_dim: int, dtype: str, v_dim: int | None = None) -> cases.Cases:
     """The kernels of a spec's package, which is written into a folder, for the compiler."""
-    loaded, made = package(path)
-    return cases.rendered(made, plan.build(loaded), folder, head_dim, dtype, v_dim)
+    planned = plan.build(spec.load(path, terms=resources.terms_for(path)))
+    with of_plan(planned):
+        _, made = package(path)
+    return cases.rendered(made, planned, folder, head_dim, dtype, v_dim)
+
+
+@contextlib.contextmanager
+def of_plan(planned: plan.Plan) -> Iterator[None]:
+    """While it lasts, all is rendered of a plan that is there already, as templates print it."""
+    with as_printed(), mock.patch.object(plan, "build", return_value=planned):
+        yield
 
 
 @contextlib.contextmanager

@@ -257,11 +257,13 @@ def variants(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Varian
         loaded = spec.load(path, terms=resources.terms_for(path))
         planned = plan.build(loaded)
         printed = GENERATED / name / "reference.py"
-        text = printed.read_text() if name in SHIPPED else unformatted.file(loaded, "reference.py")
+        with unformatted.of_plan(planned):
+            flex = render.export(loaded, "flex")
+            text = printed.read_text() if name in SHIPPED else render.file(loaded, "reference.py")
         return Variant(
             planned,
             reference.build(loaded, planned.arguments),
-            module(render.export(loaded, "flex"), folder / f"{name}_flex.py"),
+            module(flex, folder / f"{name}_flex.py"),
             module(text, folder / f"{name}_reference.py")["reference"],
         )
 

@@ -237,7 +237,7 @@ def test_kernels_read_all_that_they_name(path: Path) -> None:
         assert not (named | {a.arg for a in function.args.args}) - read, function.name
 
 
-@functools.lru_cache(256)  # some files are the same in many packages
+@functools.cache  # some files are the same in many packages
 def undefined(text: str) -> dict[str, set[str]]:
     """What kernels of a module read and nothing defines."""
     if "jit" not in text:

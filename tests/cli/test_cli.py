@@ -505,7 +505,11 @@ def test_where_there_is_no_room_for_a_message_the_exit_code_tells(folder: Path) 
     for arguments in (("check", "specs/bad.yaml"), ("check", "specs/none.yaml"), ("bogus",), ("check", "--bogus")):
         assert closed("2>/dev/full", *arguments) == (program.WRONG_INPUT, "")
     assert closed("2>/dev/full", "check", "causal")[0] == 0
-    assert closed(">/dev/full 2>/dev/full", "list") == (program.WRONG_INPUT, "")
+    for arguments in (("list",), ("--help",), ("list", "--help"), ("--version",)):
+        assert closed(">/dev/full 2>/dev/full", *arguments) == (program.WRONG_INPUT, "")
+    run("render", write("mine"))
+    (folder / "generated/mine/__init__.py").write_text("edited")
+    assert closed("2>/dev/full", "render", "specs/mine.yaml") == (program.DIFFERENT, "")
 
 
 @pytest.mark.slow

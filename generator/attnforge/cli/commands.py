@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from .. import __version__
+from ..source.messages import say
 from . import arguments, measures
 from .program import DIFFERENT, EXIT_CODES, Program
 
@@ -110,7 +111,7 @@ def render(specs: Sequence[str], out: Path, checks: bool, diffs: bool, force: bo
     try:
         findings = emit.write(packages, out, force=force)
     except emit.Edited as error:
-        click.echo(f"{error}\nerror: nothing was written; --force does it all the same", err=True)
+        say(f"{error}\nerror: nothing was written; --force does it all the same")
         sys.exit(DIFFERENT)
     for package in packages:
         changed = sum(f.changes and f.path.parent.name == package.name for f in findings)
@@ -119,7 +120,7 @@ def render(specs: Sequence[str], out: Path, checks: bool, diffs: bool, force: bo
         if f.changes and f.state == "orphaned":
             click.echo(f"{f.path}: removed, no part of the package any more")
     for folder in sorted({f.path.parent for f in findings if f.abandoned}):
-        click.echo(f"{folder}: its spec is not found; delete the folder if the package is not wanted", err=True)
+        say(f"{folder}: its spec is not found; delete the folder if the package is not wanted")
 
 
 @main.command()

@@ -6,9 +6,11 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
-from typing import Any, TextIO
+from typing import Any
 
 import click
+
+from ..source.messages import drop, say
 
 # the last is what shells tell of a program that SIGPIPE ended
 DIFFERENT, WRONG_INPUT, OWN_FAULT, UNREAD = 1, 2, 3, 128 + 13
@@ -23,38 +25,25 @@ EXIT_CODES = {
 
 @contextlib.contextmanager
 def _while_read() -> Iterator[None]:
-    """Ends without a word where what is printed goes into a closed pipe; says what click finds wrong."""
+    """Ends without a word where what is printed goes into a closed pipe; says what click or the system finds wrong."""
     try:
         try:
             yield
         except click.ClickException as error:
-            _say(error)
+            say(error)
             raise click.exceptions.Exit(error.exit_code) from None
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            say(f"error: {error}")
+            raise click.exceptions.Exit(WRONG_INPUT) from None
     except (BrokenPipeError, SystemExit) as error:
         # rich makes the one of the other
         if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
             raise
-        _drop(sys.stdout)
-        _drop(sys.stderr)
+        drop(sys.stdout)
+        drop(sys.stderr)
         raise click.exceptions.Exit(UNREAD) from None
-
-
-def _drop(stream: TextIO) -> None:
-    """Leaves out what is written to a stream: over what it still holds Python would fail once more at its end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-def _say(error: click.ClickException | str) -> None:
-    """Prints a message on standard error; where there is no room for it, the exit code alone tells."""
-    try:
-        if isinstance(error, str):
-            click.echo(error, err=True)
-        else:
-            error.show()
-    except BrokenPipeError:
-        raise
-    except OSError:
-        _drop(sys.stderr)
 
 
 def _open_closed_streams() -> None:
@@ -88,12 +77,12 @@ class Program(click.Group):
 
         try:
             return super().invoke(ctx)
-        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+        except (click.ClickException, click.exceptions.Exit, click.Abort, OSError):
             raise
-        except (SpecError, OSError) as error:
-            _say(str(error) if isinstance(error, SpecError) else f"error: {error}")
+        except SpecError as error:
+            say(str(error))
             ctx.exit(WRONG_INPUT)
         except Exception as error:
             sys.excepthook(type(error), error, error.__traceback__)
-            _say(f"error: attnforge itself failed: {type(error).__name__}: {error}")
+            say(f"error: attnforge itself failed: {type(error).__name__}: {error}")
             ctx.exit(OWN_FAULT)

@@ -14,6 +14,7 @@ from typing import IO, Any, NamedTuple
 
 import click
 
+from ..source.messages import say
 from . import machine_code
 from .cases import Case
 
@@ -137,7 +138,7 @@ def report(title: str, found: Mapping[str, Sequence[Sequence[Case]]], archs: Map
     for warning in warnings:
         click.echo(warning)
     for failure in failures:
-        click.echo(failure, err=True)
+        say(failure)
     return not failures
 
 
@@ -208,7 +209,8 @@ def compiled(case: Case, target: Any) -> tuple[Any, str]:
                 made = triton.compile(source(case, target), target=target, options=case.options)
         except Exception as error:  # whatever the compiler raises
             raise NotCompiled(why(error, _text(written))) from error
-        sys.stderr.write(_text(written))
+        if text := _text(written).rstrip("\n"):
+            say(text)
     return made, said.getvalue()
 
 

@@ -1,0 +1,27 @@
+"""Messages on standard error."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TextIO
+
+import click
+
+
+def say(message: click.ClickException | str) -> None:
+    """Prints a message on standard error; where there is no room for it, the exit code alone tells."""
+    try:
+        if isinstance(message, str):
+            click.echo(message, err=True)
+        else:
+            message.show()
+    except BrokenPipeError:
+        raise
+    except OSError:
+        drop(sys.stderr)
+
+
+def drop(stream: TextIO) -> None:
+    """Leaves out what is written to a stream: over what it still holds Python would fail once more at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

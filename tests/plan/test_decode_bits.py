@@ -39,6 +39,7 @@ MORE = {
     "by_query": "mask: [causal]\nscore: [expr: 'score * calm']\ninputs: {calm: {axes: [head, query, batch]}}",
     "shared_rows": "mask: [causal]\nscore: [expr: 'score * calm']\ninputs: {calm: {axes: [head, query]}}",
     "by_place": "mask: [causal]\nscore: [expr: 'score + far']\ninputs: {far: {axes: [head, key]}}",
+    "divided": "mask: [causal, expr: 'step > 0 and q - k < 9//step']\ninputs: {step: {dtype: int, axes: [], min: 0}}",
     "both": "mask: [causal]",
 }
 GIVEN = {"cos", "sin", "window", "slopes", "positions", "sinks", "rel_bias", "tree_mask", "prefix_len"}
@@ -307,6 +308,15 @@ def test_pages_before_a_window_may_be_anybodys(variant: Find, name: str) -> None
     more = {"page_table": table, "return_lse": True, "bitwise": "training"}
     found = module.decode.attend_with_cache(torch.stack(s.q), cache.k, cache.v, s.seq_lens, **given, **more)
     hold(module, s, list(zip(*found, strict=True)), alone)
+
+
+@pytest.mark.parametrize("step", [0, 7])
+def test_a_condition_keeps_a_number_from_dividing(variant: Find, step: int) -> None:
+    module, s = variant("divided"), Sequences([40, 9], [1, 1])
+    cache = Cache(s).fill(module.decode.append)
+    more = {"step": step, "return_lse": True, "bitwise": "training", **cache.pages()}
+    found = module.decode.attend_with_cache(torch.stack(s.q), cache.k, cache.v, s.seq_lens, **more)
+    hold(module, s, list(zip(*found, strict=True)), lambda b: {"step": step})
 
 
 def test_lengths_may_change_in_place(variant: Find) -> None:

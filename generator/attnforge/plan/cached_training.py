@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+from ..expressions import whole_numbers
 from ..expressions.inputs import Input
 from ..expressions.tree import Node
 from ..language.spec import Spec
@@ -66,8 +67,8 @@ class CachedTraining:
         found = []
         for span in tile_ranges.spans(self.spec, "k"):
             ends = [end for end in _ends(span.lo, "max") if self._told(end, {"q_first"})]
-            first = [_compared(">=", end) for end in ends if "q_first" in _leaves(end)]
-            heads = [_compared("<", end) for end in _ends(span.hi, "min") if self._told(end, set())]
+            first = [self._compared(">=", end) for end in ends if "q_first" in _leaves(end)]
+            heads = [self._compared("<", end) for end in _ends(span.hi, "min") if self._told(end, set())]
             if not (first or heads):
                 return ""
             found.append(" & ".join(first or heads[:1]))
@@ -76,6 +77,12 @@ class CachedTraining:
     def _told(self, end: Node, more: set[str]) -> bool:
         """Whether numbers of the call, and `more` of each sequence, tell an end of a range."""
         return _leaves(end) <= reach.numbers(self.spec) | more
+
+    def _compared(self, op: str, end: Node) -> str:
+        """The host's text of keys compared with an end for the new tokens of each sequence; no number raises there."""
+        leaf, limits = {"q_first": "begin[:, None]"}, whole_numbers.limits(self.spec.inputs, self.spec.options)
+        found = Node(op, (Node("var", value="key", type="int"), of_numbers(end)), type="bool")
+        return f"({printers.torch(found, lambda x: leaf.get(str(x.value), str(x.value)), limits, total=True)})"
 
     @property
     def entries(self) -> tuple[str, ...]:
@@ -114,13 +121,6 @@ def _ends(end: Node | None, extreme: str) -> tuple[Node, ...]:
 def _leaves(end: Node) -> set[str]:
     """The names that an end reads."""
     return {str(node.value) for node in end.walk() if not node.args and node.op != "num"}
-
-
-def _compared(op: str, end: Node) -> str:
-    """The host's text of keys compared with an end for the new tokens of each sequence."""
-    leaf = {"q_first": "begin[:, None]"}
-    found = Node(op, (Node("var", value="key", type="int"), of_numbers(end)), type="bool")
-    return f"({printers.torch(found, lambda node: leaf.get(str(node.value), str(node.value)))})"
 
 
 def _from_pages(given: Input) -> Statement:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1137baf940cd75ba
-#   text hash     d45e357f5c37904b
+#   content hash  e9a973253db9b6cf
+#   text hash     1643ea3b86f76eb2
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  16ab1e05e5d4f94c
-#   text hash     f25066eccc0d791f
+#   content hash  5727b68544484a40
+#   text hash     f4f36af01f6819dd
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  18e5d57a9916bfb6
-#   text hash     78c457e9198eb610
+#   content hash  e4d4ea06e53f7f97
+#   text hash     32da9a9c34c4b0fd
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

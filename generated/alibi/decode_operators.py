@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  15b8779f1409f6cd
-#   text hash     df53367ffa9c880b
+#   content hash  2f1ba2c0025a743a
+#   text hash     72e1bb4331419f62
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  50fdd5e03a329266
-#   text hash     7f26f7465cee3604
+#   content hash  9e94c1489eb18cca
+#   text hash     6e883d1885dc364b
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  340d8aade3a3433c
-#   text hash     a5c0461ceaf8ed63
+#   content hash  a895981289b4b07e
+#   text hash     82f1264accfe797e
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

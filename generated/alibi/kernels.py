@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  00305c04ccd9c48b
-#   text hash     24d0fe3bb612e41c
+#   content hash  c664000beab97b36
+#   text hash     91422b44a6c9f5ac
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d9ed177f0332594e
-#   text hash     fa2fa45b7b772182
+#   content hash  56ab23384bee381d
+#   text hash     045f7537654d57b2
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

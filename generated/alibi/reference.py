@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d96c55f35b65e387
-#   text hash     5e099a9417c11399
+#   content hash  10c357975d095aa9
+#   text hash     5e030ecb9e390a8a
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

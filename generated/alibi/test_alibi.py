@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e6e05f3b84bca965
-#   text hash     32b1c0654a1975bc
+#   content hash  cd53aea5170f69fb
+#   text hash     75d7d3b09878ed8c
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b1a0d6200ec52c76
-#   text hash     ee6c29ffb1feec1d
+#   content hash  fe4395bff59dcbe2
+#   text hash     d7a2491fec173519
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

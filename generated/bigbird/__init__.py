@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  75176593e153b45c
-#   text hash     8fb0fb1483075c14
+#   content hash  f8651f87ec50b5cd
+#   text hash     8384048ee6a0e1fd
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

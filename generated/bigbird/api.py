@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  7fe4450539bac656
-#   text hash     ea492385cf335901
+#   content hash  df9a13f426a75aef
+#   text hash     10f5c42e6fbcf5b7
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

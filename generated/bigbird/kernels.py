@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  689e6377d131f1d1
-#   text hash     98365666655cd9dd
+#   content hash  7e2958f9280e2dc8
+#   text hash     7bc0a78f938c2bef
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 
@@ -120,9 +120,9 @@ LOG2E = tl.constexpr(1.4426950408889634)
 @triton.jit
 def floor_div(x, y):
     """x // y rounded down, as in Python: the kernel language's own rounds towards zero. x for y = 0."""
-    y += y == 0
-    quotient = x // y
-    rest = x - quotient * y
+    # by 0 as by 1; a constant stays one, of any size, as no name is given to it
+    quotient = x // (y + (y == 0))
+    rest = x - quotient * (y + (y == 0))
     return tl.where((rest != 0) & ((rest < 0) != (y < 0)), quotient - 1, quotient)
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  be07fb7f397b5a32
-#   text hash     8fa5d45be20bc20d
+#   content hash  5896603d7115ca08
+#   text hash     235a213459a86d71
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

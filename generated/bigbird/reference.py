@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f31a5f398d9da825
-#   text hash     5f71bc73718be48b
+#   content hash  c5e4c27749be3570
+#   text hash     b4bfb5fc985a47cd
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

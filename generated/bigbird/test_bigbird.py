@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  371c09c930eb7fc5
-#   text hash     ac8692290b34c542
+#   content hash  b0abe228cd4ea3e8
+#   text hash     69289ecdae9833a4
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  066b1f0c4a87e31d
-#   text hash     6831ade9c6993401
+#   content hash  0758ad70cbf5b3e8
+#   text hash     8a03ad7fd69b1684
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

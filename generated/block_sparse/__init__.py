@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  299b083bff7a7b31
-#   text hash     6fe0c34ce8a87a43
+#   content hash  bc6ad03bc566c8bc
+#   text hash     0f6819a130cd5dc2
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

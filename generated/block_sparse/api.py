@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  058a7de1cca48c23
-#   text hash     a5000224ea59a79b
+#   content hash  d6831b4e9c355255
+#   text hash     6a371ae788ddb8a1
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

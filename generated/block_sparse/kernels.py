@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c6da631a014b082a
-#   text hash     869341041a5a5a14
+#   content hash  8930d05e06a02d60
+#   text hash     c1fff3aa25c1e4e1
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  dba3fb99f5b8c5c2
-#   text hash     1e295d190eb0ede1
+#   content hash  c59aaf3c51946954
+#   text hash     a02a8c911afe3e85
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b505b93c3ef32e13
-#   text hash     70ca4ceb063f55a4
+#   content hash  a66ab6c8a2fefbb5
+#   text hash     961d4187f181a9a7
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  745d590e7b0cf05a
-#   text hash     dd0d100768e941bb
+#   content hash  3c16c6b1c23b6a8a
+#   text hash     4142a2c82a031a30
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

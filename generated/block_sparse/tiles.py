@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  9e870f4cb3e1ae84
-#   text hash     aa70e13cde78e0da
+#   content hash  2fe88bd91340607c
+#   text hash     3473ac118162214d
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c9f4a0b2c2529af2
-#   text hash     603248eda052d498
+#   content hash  139a098200287861
+#   text hash     7a9712651c1a25bd
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

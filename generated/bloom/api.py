@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6095df1558b1fbe6
-#   text hash     cb965322f20a0978
+#   content hash  22dde10012fd9176
+#   text hash     1b3c6c32abbddeb1
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6c367dbf85868c3e
-#   text hash     1ce5cb67076a6bba
+#   content hash  c04f918640b83560
+#   text hash     35b6d0e943f635bf
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  69678c3cb3b5ddda
-#   text hash     a18ac81e252cb62b
+#   content hash  168759e7e816a275
+#   text hash     39bc60c3e26ee80b
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0ff727ac8b2455c4
-#   text hash     98d667e93ff2a927
+#   content hash  488a769666464c90
+#   text hash     842f0a804fb7f372
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4d237e0160b89a3e
-#   text hash     62c9779950359575
+#   content hash  b8e0090c03291859
+#   text hash     57eb888b133931e7
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  8dde694357a61d1a
-#   text hash     8a8eaddc6ebd3e67
+#   content hash  e5dcd51a4dfe9c48
+#   text hash     80f73ab3301a2128
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

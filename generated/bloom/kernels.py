@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0fa0aa7401c80887
-#   text hash     900d43abd091ee2b
+#   content hash  6f4798a9c82ac4df
+#   text hash     2498ce4bb374c517
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

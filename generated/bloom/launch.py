@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  11e9153f11adee7b
-#   text hash     5ec341e44004cdfe
+#   content hash  551b679728bf9c5e
+#   text hash     f6dbd5b67998badf
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  bb42002f7aa1ebc4
-#   text hash     6184518374eff4e2
+#   content hash  81c2174e4717e4ee
+#   text hash     4d29fcae46201730
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

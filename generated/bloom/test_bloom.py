@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9863cf1f15af77a6
-#   text hash     f09a541ea8c99e1b
+#   content hash  3765a69730fe4f11
+#   text hash     43681327ee4af6c0
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

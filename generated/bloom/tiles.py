@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  30fc4cc2b1a1f8fe
-#   text hash     cfb10373828a85f4
+#   content hash  2d499bd2c8e58fef
+#   text hash     f245e45a76ee98d1
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  cd6f3e241e072d24
-#   text hash     d2192fa9d190c82b
+#   content hash  a7cae03b41d54f8f
+#   text hash     8378d5a6025358b4
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

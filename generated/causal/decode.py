@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e9f8192584cf8f16
-#   text hash     7a19f3af54ecc208
+#   content hash  c516f57b1becacdb
+#   text hash     6160d15de71f0726
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9d5dc82c131ce769
-#   text hash     49f63620482ad2d9
+#   content hash  60bb275de95a4367
+#   text hash     c18d712eb414dac9
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

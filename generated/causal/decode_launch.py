@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  243a221cfb9a95bd
-#   text hash     97dd6647c501a691
+#   content hash  adfebfcf425a8bcc
+#   text hash     4dec8cdb9f41b07d
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

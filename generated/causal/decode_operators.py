@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a48185e30e2e241a
-#   text hash     3372c2ae8380c682
+#   content hash  d7614627c9f9eaf9
+#   text hash     78ecc42060279a2f
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

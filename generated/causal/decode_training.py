@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  67af7066572e042f
-#   text hash     9e743c763526bdd9
+#   content hash  12037bb1dd6abb85
+#   text hash     0a4d6c63d6a84c46
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

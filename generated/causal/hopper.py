@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7c9203c9ccff1b07
-#   text hash     0ad33337e70b88eb
+#   content hash  060cec35214c7b82
+#   text hash     91994ec7c1803872
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

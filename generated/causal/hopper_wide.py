@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  79fd5d06e15b36d3
-#   text hash     1df06e9ea8f102b5
+#   content hash  3c07bb41bc1d1cda
+#   text hash     56b1850a3a869481
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7ea43d17b2e80ae5
-#   text hash     401dfb3bef955725
+#   content hash  cac75201179ccded
+#   text hash     1facec4584a865f2
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

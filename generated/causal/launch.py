@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0a98348be94d84ba
-#   text hash     2d5bc75c3a56a313
+#   content hash  a7c3aec4aa465441
+#   text hash     eb84da44d7b2651d
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

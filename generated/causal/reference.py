@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  24657cbd6a117f93
-#   text hash     6dc5c0fb3093d9d1
+#   content hash  37f7640f6733bc43
+#   text hash     628490a5ce520024
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2dca6873c4b4880d
-#   text hash     fe1cd9fa87d132d2
+#   content hash  9aa868e229434a0c
+#   text hash     1f4c7f488feeff99
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

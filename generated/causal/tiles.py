@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3c9f1dc37928c38a
-#   text hash     1dd3fb23ed54b84c
+#   content hash  41287f523b1f9428
+#   text hash     62cd9cd9087b0e9a
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

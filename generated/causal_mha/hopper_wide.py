@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  578500a8ef956bca
-#   text hash     685d48d72c9a374c
+#   content hash  8b8732b38eb30960
+#   text hash     98cc9431c27065e9
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

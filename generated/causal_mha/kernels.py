@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8064464dd795f4be
-#   text hash     3565c7920203a051
+#   content hash  5d17a9d49179c01b
+#   text hash     a6d3e28f9d44493a
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

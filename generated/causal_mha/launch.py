@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2bce5d6d2637ed8e
-#   text hash     3e400114acb1fb81
+#   content hash  0be783c3362ac1ba
+#   text hash     311a003fefe2f703
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

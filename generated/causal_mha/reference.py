@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  cf6636e5f9ddafa1
-#   text hash     05786d28ba6b4c22
+#   content hash  df155c8d80d037af
+#   text hash     44b6f567a61a4c6f
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0f8c199d64ec29c3
-#   text hash     327f8d4487a49747
+#   content hash  f9353cd491e3a182
+#   text hash     7242d57564282106
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2821f3907e09c5e6
-#   text hash     04d9a2dc924218f5
+#   content hash  963934f2b269acc9
+#   text hash     5c0c5861c745d4e4
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

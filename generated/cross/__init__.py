@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e6b2680a47cc7f68
-#   text hash     76e9bf6f9f9d0693
+#   content hash  f6d3ab9b0eb69a00
+#   text hash     02ed30641f58c952
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

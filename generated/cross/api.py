@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  997149bb2a97e4c6
-#   text hash     e5574fd7e3183716
+#   content hash  584c5026207be0b5
+#   text hash     db0e9458c13cd8db
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1f4dfb92f7342459
-#   text hash     225a424e1f5c0bba
+#   content hash  b4e2b58eda8e9115
+#   text hash     5d97cee79fdd568d
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

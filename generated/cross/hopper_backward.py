@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  27b93a76daae706c
-#   text hash     113e6eac33ba2c6a
+#   content hash  fd61537e2b3c4de9
+#   text hash     6ad3dbb46a85c43b
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8493f6939fef7dce
-#   text hash     d9aea9e587660761
+#   content hash  066e76a2379fd8f7
+#   text hash     642d640dfd432824
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

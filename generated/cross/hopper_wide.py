@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  34275e552bf462b9
-#   text hash     90dcee1d02721067
+#   content hash  1ff8eba54ad0c713
+#   text hash     48b7ff97c1730f7e
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2d2988c0cd9dac46
-#   text hash     a1987eb74cfffe8a
+#   content hash  eb9acf1408bb9ff8
+#   text hash     c533804483354a42
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5220a2e8b018606b
-#   text hash     5bf1a3318c7e8c18
+#   content hash  87942bf067d07f10
+#   text hash     d86c8d02623db77b
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

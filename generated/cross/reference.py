@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  df3205cb03b325a7
-#   text hash     57c8ce5b59b5f255
+#   content hash  4f640b49402b59ec
+#   text hash     242132d2297b2665
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5bc3ab6046bf7bf2
-#   text hash     f4fc0204d0280fe2
+#   content hash  ebe3f0efcddd5da7
+#   text hash     64b9c1464319d290
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ba4345ab0e390007
-#   text hash     53128b804739a9cd
+#   content hash  3e52813f9018aeed
+#   text hash     78a0cac0c93e13f2
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  50823b061d9c34b7
-#   text hash     7ddc65a48bf8c20f
+#   content hash  aaec761a39e4e0c0
+#   text hash     448b55e6a45c7bb3
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

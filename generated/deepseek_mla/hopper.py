@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9e5883e6d3cb576a
-#   text hash     8628a88a8dde0e1d
+#   content hash  27ce3583c3e27b56
+#   text hash     ea1ae9d2e5099e17
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  8ed9be4c923b8375
-#   text hash     342dad2ade4202c2
+#   content hash  48dace3997a92c94
+#   text hash     20ffd13b85dfe5bc
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  303bdd5d954bab32
-#   text hash     b8333a906fb10968
+#   content hash  c94b980caff9db48
+#   text hash     0ab2a2396260e40f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  73e3cae7c26b65db
-#   text hash     6fa1cf387ce046ba
+#   content hash  b60078d571a26f33
+#   text hash     8ed5139af6418ad6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

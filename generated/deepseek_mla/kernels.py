@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b35de3790e5bdd30
-#   text hash     d159378b574b36f1
+#   content hash  0bfa3f1eca7cbc77
+#   text hash     81159d697a5a335e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

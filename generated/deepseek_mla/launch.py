@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9fdc7cfdd466ae4c
-#   text hash     483d0165141bd03b
+#   content hash  c197f816ff038108
+#   text hash     77e65f2cfcf6cb36
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

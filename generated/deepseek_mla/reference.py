@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  83c36eed165e6ed3
-#   text hash     b55ea02f75f122b0
+#   content hash  efcb22d1d8e3c1f1
+#   text hash     9b5d6959d9a4b512
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4c221f427aa0bab1
-#   text hash     8b95330debba8a04
+#   content hash  90e4ed019bbe9db0
+#   text hash     4caf04a4d2b68fee
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f84c68a2e4d98460
-#   text hash     fafffcee4a6f3fa3
+#   content hash  eaf41f4929682670
+#   text hash     54bb2a92641ecb80
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  effe48860baa0ca7
-#   text hash     60031fb1ff4675b9
+#   content hash  15638b84dd3272da
+#   text hash     d861b7eeb720a312
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  3cf896ba3dd7db35
-#   text hash     95d30d8218012471
+#   content hash  7c85b563e5a24b18
+#   text hash     02fdd6f1f41c7320
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  c2f3c268c6025342
-#   text hash     2e0a45b8835cb2e0
+#   content hash  ece7a66e8dadba28
+#   text hash     89dab494e6306b74
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  806cfc801be6d027
-#   text hash     0b74e8ae0b0c08c0
+#   content hash  b2cbdf23e21771fe
+#   text hash     94321503837f48f5
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  ac09c57cdb6dc1fe
-#   text hash     75533cb8db375268
+#   content hash  e5fbc76a59231725
+#   text hash     5e9e5ce473d7cf3a
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

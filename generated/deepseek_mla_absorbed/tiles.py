@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  652e566c98d50f6b
-#   text hash     9307aa2256493c19
+#   content hash  f44ff82e9cd80e5c
+#   text hash     792adc6f44885f39
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

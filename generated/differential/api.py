@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  cd1792f764f876f2
-#   text hash     dffbf8fda42e237f
+#   content hash  85274ac300c6a4aa
+#   text hash     736f1be5dcda1f09
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

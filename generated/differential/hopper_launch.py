@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  63f26753f02a553f
-#   text hash     34631a436dc23a78
+#   content hash  1819ec3c760a0802
+#   text hash     87a012f9686f072d
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  7bc5bc57825e182a
-#   text hash     f24206017ea3b2fa
+#   content hash  04cfdc024a1bd488
+#   text hash     8cc9de9775630716
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

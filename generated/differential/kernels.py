@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4edbbd3110c74b7f
-#   text hash     a672e262a9bc8d7d
+#   content hash  de19b9c7864009e6
+#   text hash     e98faa3b4df4baf8
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4f35d178f908d67c
-#   text hash     46d4c60bbb34272a
+#   content hash  d8ad211619a67772
+#   text hash     db4d5c90197ebe67
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  152fc1c1e07ff6c8
-#   text hash     338e57eca9982304
+#   content hash  e948caabfac3db64
+#   text hash     70cbb73fbe239558
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

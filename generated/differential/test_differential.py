@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  acfa6392f4a5faa2
-#   text hash     63ac0e418ad4a8e8
+#   content hash  c350ed05d336a851
+#   text hash     48913ded57777a79
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

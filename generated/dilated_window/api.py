@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a42517f1e75896c1
-#   text hash     24339e7501762ed6
+#   content hash  737da4bb5809734d
+#   text hash     5dcc9841eea7aca2
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

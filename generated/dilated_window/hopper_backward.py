@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b7b088cce6ca820c
-#   text hash     fc8a58a462b88969
+#   content hash  b36eeb574a76daf1
+#   text hash     93e1f336dcb5fcd5
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8f6b7be949f313c9
-#   text hash     b2f37c214bf587dc
+#   content hash  ea0619586f07689f
+#   text hash     5c34fadb7108a574
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4e6fdab0fa080c13
-#   text hash     1d9c9bb85094b6b6
+#   content hash  bb9891b14ab01a05
+#   text hash     ac5cc6851913f404
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 
@@ -120,8 +120,7 @@ LOG2E = tl.constexpr(1.4426950408889634)
 @triton.jit
 def floor_mod(x, y):
     """x % y with the sign of y, as in Python: the kernel language's own has the sign of x. 0 for y = 0."""
-    y += y == 0
-    rest = x - x // y * y
+    rest = x - x // (y + (y == 0)) * (y + (y == 0))
     return tl.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest)
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2ba3d78f3fb952c5
-#   text hash     a23402d8a8d0d2df
+#   content hash  216b190e0af653bc
+#   text hash     6894dc913d209bfd
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

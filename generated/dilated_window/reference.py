@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  68662ecf0c2ce076
-#   text hash     602c5ba943026cdc
+#   content hash  051a325f251bebcc
+#   text hash     7c687bb46b23d82b
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

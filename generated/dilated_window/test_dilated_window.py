@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  57e46ca6d57ac6ba
-#   text hash     636de0e0d845d13f
+#   content hash  14429235a642865a
+#   text hash     86f886e45c130a4b
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

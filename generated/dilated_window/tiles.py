@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c69df4a71f77240d
-#   text hash     7853edd98e2d1d22
+#   content hash  c6ddbe2cefee2926
+#   text hash     2ecd89f4e0f5b59b
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  0c09a7532f6349e9
-#   text hash     5471c15d62ccb138
+#   content hash  f9994416dd764f30
+#   text hash     a88fbbe95b7bdad4
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  220f54f38d2edd42
-#   text hash     25ffafea2736584c
+#   content hash  eb7e95ff3e149feb
+#   text hash     9af1f85f8b1915ed
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  886bc90f905600b9
-#   text hash     7a96220ce10daf44
+#   content hash  eb951b9aa45c9266
+#   text hash     0360d8b7ee711ba5
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

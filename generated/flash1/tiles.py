@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  590b052cbcb7e05f
-#   text hash     a6b80730e6a61b73
+#   content hash  c4c96569d580c57d
+#   text hash     e2648aa913a4710e
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  a5f2b309ce4c3ccf
-#   text hash     aa78f0f4e497f0ac
+#   content hash  eef32d4545c2aeef
+#   text hash     9b1bed8ba9364203
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  74416a316f86c3ea
-#   text hash     a127ac26fd5b27b4
+#   content hash  5baf88158088d0b0
+#   text hash     1a94345dc2022f9e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

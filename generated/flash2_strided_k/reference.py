@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  35b2e968bae062b5
-#   text hash     3d923b20a0f6fe04
+#   content hash  7575a77f71a8db8c
+#   text hash     5b87a85200f4b3eb
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

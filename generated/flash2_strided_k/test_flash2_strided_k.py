@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  2c590efdad74f8e9
-#   text hash     a9c18ebf025354f3
+#   content hash  51014c0a351479e4
+#   text hash     dba54b7d6110d35f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

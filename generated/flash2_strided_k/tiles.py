@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  8bdf3405edabe120
-#   text hash     888d41302abfdb59
+#   content hash  9a2351a83978bdbd
+#   text hash     f6f68b615d8baf4e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4a6d49b1a340db11
-#   text hash     040a744bbc53a040
+#   content hash  85c35e5820727c4c
+#   text hash     749a3b3ea56a25ca
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

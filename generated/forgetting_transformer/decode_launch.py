@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  55d65fa10c8ccd0a
-#   text hash     fb875fb7ca5dba5e
+#   content hash  5e1b92c27fbf0a81
+#   text hash     9fedccd47a103977
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

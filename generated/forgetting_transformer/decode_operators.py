@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0048716ef09692d9
-#   text hash     9ed34070478b0ea7
+#   content hash  184b159d152071ac
+#   text hash     4f08fd32d66f70d4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

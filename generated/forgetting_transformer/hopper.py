@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  143f5dbac6d18f6a
-#   text hash     f2ebb8f1816aea3b
+#   content hash  3dc0233a87951b95
+#   text hash     425f039d8aa5effb
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

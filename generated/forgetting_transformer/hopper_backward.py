@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0d8eb7eef81e0029
-#   text hash     cabf21a4c95cf0c6
+#   content hash  accce13701856c47
+#   text hash     323a51e120fc036b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

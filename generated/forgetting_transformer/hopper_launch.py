@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  bb9e2aa830ee4505
-#   text hash     05b52bd3c9d5c3e0
+#   content hash  21bdde9d06a4c19a
+#   text hash     702d42111418d280
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3d19b8dfe0cc8753
-#   text hash     c2db964800059bd3
+#   content hash  a55e14bfb45ee7ef
+#   text hash     a6c3f44bd60ef6e4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

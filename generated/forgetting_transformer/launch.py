@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e05e254ec976db3c
-#   text hash     c2819bd175543317
+#   content hash  5c8f169b4fe77305
+#   text hash     e76f1647c32170bc
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

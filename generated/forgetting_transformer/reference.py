@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ea4c8573b9859005
-#   text hash     ca3086cdf9d2be20
+#   content hash  fd8a961927068d62
+#   text hash     753fc4a40ffb231e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b3a86a54f2118216
-#   text hash     65f22edcdd210049
+#   content hash  5a4473cacb5625b0
+#   text hash     70f9ff3260d84fc0
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b840d327b6a0d8d2
-#   text hash     8cd370cb42b46287
+#   content hash  610455aace0292a1
+#   text hash     cd9cc20a01351fb6
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

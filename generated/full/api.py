@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  62c674ead52a5dda
-#   text hash     014e560ade89a846
+#   content hash  ad79d20594e3b1e3
+#   text hash     983e05cf49bf04e9
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4f35e466271c0a09
-#   text hash     6262078a331b0a11
+#   content hash  88cd6a2def66a283
+#   text hash     1bbfc66ca361c6eb
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

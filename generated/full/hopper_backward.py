@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f8a8b59c883b819b
-#   text hash     bfa397ec6a6edfdf
+#   content hash  877a62cff4f05ec1
+#   text hash     07791da2cdec74cb
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  37775354d218af0e
-#   text hash     71676b5241a76ef6
+#   content hash  18fae5cf5de652ce
+#   text hash     1c6fd12f2a59bd71
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

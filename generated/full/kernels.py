@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ecf2d4c0b38d4af5
-#   text hash     6b07628920a0ddf1
+#   content hash  e8eb62cb97b0e979
+#   text hash     74ab1fe851225cb5
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  105e265ac4d1c3d7
-#   text hash     e6837b07d4edf204
+#   content hash  6401356b481263bf
+#   text hash     2f42a9049b574846
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

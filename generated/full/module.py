@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7916b2ba70ac4b64
-#   text hash     d007ab7a88fa8b13
+#   content hash  bba3a3c94b6bce40
+#   text hash     6cfb758e56bc1562
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6257e445e615449f
-#   text hash     78a37c280b45f15e
+#   content hash  d37567ca49dbc28a
+#   text hash     7221e0feabd0a540
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

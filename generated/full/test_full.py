@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  41afcfd00536bbeb
-#   text hash     e5a2034d94e1c848
+#   content hash  d2767b5f09f31f6f
+#   text hash     ee744fc43c9d1ee2
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2221ce4a890e73f8
-#   text hash     a7092de5189e1846
+#   content hash  173447076389b452
+#   text hash     f70c94c271a3fa53
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

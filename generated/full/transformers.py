@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8830f36113858052
-#   text hash     529f8b5acc62c65d
+#   content hash  37e0c06283979270
+#   text hash     0b97bdc3609bc252
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

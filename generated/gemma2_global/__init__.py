@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3c05797e69302ec2
-#   text hash     38f494e665fe2bd8
+#   content hash  dadcc63cb58aa9b0
+#   text hash     454751c155722376
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  22aba5019b1675c0
-#   text hash     19b61281cdc1ceb5
+#   content hash  71233fa1001d6857
+#   text hash     1de3438f787a0620
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9d5bebced5ecd037
-#   text hash     c55c8bf07b3c2dad
+#   content hash  f262ceabf424f2ec
+#   text hash     06fdf1b62f062e7a
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

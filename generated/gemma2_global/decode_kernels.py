@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  efecb89148a529e1
-#   text hash     577b6d5e4d74f0fc
+#   content hash  a77ab5dfdc8c26b9
+#   text hash     aa6551daa8b81c3a
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d040fc1d16f81f5b
-#   text hash     2407d19f61c471fd
+#   content hash  c9af4a5e74e1156d
+#   text hash     07667e52100bcaef
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b0c9e8454e2c79d8
-#   text hash     4af54a0be9d1b037
+#   content hash  96f56398e4ff0d2e
+#   text hash     6b74a03ec7c2b1fd
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3ed96584b35b7d6a
-#   text hash     e963aa06a6fa38b1
+#   content hash  4003c27fdfe31ac9
+#   text hash     fb01488f16794929
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  67a0486321ce9b2c
-#   text hash     6cf8b6f135375052
+#   content hash  1cb8961f6dd344b1
+#   text hash     e194a86afb7a8652
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1dd531986a3c52e7
-#   text hash     ece3e7be38e131d1
+#   content hash  b81c012d27454c37
+#   text hash     6f1b1464a2c8b9a3
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bcad1b0e62e70649
-#   text hash     32b9cc334588564a
+#   content hash  25d3ecd423281def
+#   text hash     5e219c8711692c45
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a5e9f95ee12f159d
-#   text hash     9167381fbf3bfa47
+#   content hash  239d85262b6d2ff9
+#   text hash     06404c108a01dbe8
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

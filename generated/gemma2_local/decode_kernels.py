@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  519b7b258cf222d4
-#   text hash     aac4f3e6f34c06ac
+#   content hash  dbf5c4ced7dc0c09
+#   text hash     b2b654d764c47d11
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

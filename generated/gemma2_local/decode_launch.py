@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  64fc41cc732a5dec
-#   text hash     9b8cf4fd9fb1c86e
+#   content hash  e90e3d14dc6fc08a
+#   text hash     92ee9be789d73178
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

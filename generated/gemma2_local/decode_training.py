@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  1136c756c8d81ed7
-#   text hash     569ba237a4da4fb0
+#   content hash  55db62295b814c74
+#   text hash     ac3f368258657998
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

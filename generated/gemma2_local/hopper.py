@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  292ac03bb9d6e097
-#   text hash     ce0d3ae02e2c13d0
+#   content hash  18d968dc2c0957ad
+#   text hash     39e7ccc564db8216
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

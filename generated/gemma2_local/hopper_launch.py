@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  16c087cca09a0ba0
-#   text hash     dc978929a3c4bb5e
+#   content hash  00f19c8340019f2a
+#   text hash     51c839fc2a4f87d6
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

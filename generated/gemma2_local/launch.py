@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8e6a4037427d56fe
-#   text hash     ea5d7860a12dbb7a
+#   content hash  df142e964275c6f1
+#   text hash     a3defcebcb430729
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

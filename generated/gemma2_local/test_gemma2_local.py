@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  b623dbc22b21a5c2
-#   text hash     9f52205a05d50c59
+#   content hash  d5de1fe30007288c
+#   text hash     9147c68dbbc4b665
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  7e1181fd133a4e3e
-#   text hash     db14880e386b6e36
+#   content hash  60774d2bb3c2dea1
+#   text hash     78aac551f1fc97d4
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b0f36f0993eac08b
-#   text hash     8240d232973169c1
+#   content hash  2fe08bec57158fa9
+#   text hash     d8424a24db05298b
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9b546ef420d80c9e
-#   text hash     dfcfb9ef1e3e235c
+#   content hash  692c35733dc5bdaf
+#   text hash     88fc0742129913ce
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

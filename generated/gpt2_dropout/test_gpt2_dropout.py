@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a87afa043dc245f2
-#   text hash     921ccd76946c28f7
+#   content hash  cd83a0fd2dcbc01b
+#   text hash     0a65f89c47964766
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

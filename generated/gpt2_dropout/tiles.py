@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  8ab45fe96ab365e3
-#   text hash     46c32a85c342e571
+#   content hash  eeb5822f10c6a5d5
+#   text hash     c04e976daff955e0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b304f1fe02d2712f
-#   text hash     422c2ec12736735e
+#   content hash  33702ef2a569e7e6
+#   text hash     6cd472edb1d548f6
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  820d01f91667817b
-#   text hash     2221c5fd24cd989c
+#   content hash  3dd9469c5d8ce80c
+#   text hash     410218bdfad8b94d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

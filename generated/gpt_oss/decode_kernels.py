@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6bc7fbb5a4ee89e2
-#   text hash     432a975a783b97a6
+#   content hash  c869c584adec13a0
+#   text hash     b9a28d61ac152734
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

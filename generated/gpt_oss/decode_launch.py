@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f5ccdb6350a83621
-#   text hash     66aa3aada651183d
+#   content hash  9d379b267336039c
+#   text hash     3da6b141bdebb5a8
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e63a3c70f56f848a
-#   text hash     234e839e022530b0
+#   content hash  b41465a6e443a863
+#   text hash     5fd4767f6fec62f0
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

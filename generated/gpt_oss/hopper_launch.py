@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  96100b02e21c29d5
-#   text hash     bc5a76075201c126
+#   content hash  5b62c427e44d4e21
+#   text hash     2b602d073ee57d33
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

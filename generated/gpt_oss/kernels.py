@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7b5b7425249c6edf
-#   text hash     aba8f64585b16609
+#   content hash  1bcabbf11dc6b8be
+#   text hash     603a7f1e533a52e9
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

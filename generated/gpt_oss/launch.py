@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6586cadf4fedde94
-#   text hash     fcdab5838f501d88
+#   content hash  ea5b6b5c6b470282
+#   text hash     6f391efc529628e6
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  45e7915b51ced6b3
-#   text hash     6787c4835076af27
+#   content hash  3b99106d125566bf
+#   text hash     1d1611a50a11c76b
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

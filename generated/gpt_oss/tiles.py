@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c9faa9f653148a11
-#   text hash     30343447c64e47f0
+#   content hash  6940055865a79f55
+#   text hash     d0c640397f51c87e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  fa50c48b17e1da68
-#   text hash     be5a624514543fc1
+#   content hash  60ee1acc3046ae50
+#   text hash     d817f98ce619bca4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

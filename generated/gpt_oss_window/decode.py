@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a4a2b4c0268f7bb6
-#   text hash     e3158acda188c1d3
+#   content hash  efca677fa48b853c
+#   text hash     ce973901fa913fe9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e235e033d7cb94d7
-#   text hash     ff714c9aefdabc27
+#   content hash  6ff0807fd399a2aa
+#   text hash     3dad4a86b318b89f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

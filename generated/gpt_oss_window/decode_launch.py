@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d7c94013313ca6b9
-#   text hash     022f9e9a7d267efa
+#   content hash  346b7c11e29787b0
+#   text hash     6ea57ef8115026b2
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  05bcaefa13f0b24b
-#   text hash     7bb0628659d9e8cf
+#   content hash  daf64e7c07dc3ee9
+#   text hash     e7cffed57399bb57
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

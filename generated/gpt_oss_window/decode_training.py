@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a9b51e22320cfd80
-#   text hash     e37bba786534b573
+#   content hash  ca32613f64a05503
+#   text hash     fd9b7cf9538b09ab
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

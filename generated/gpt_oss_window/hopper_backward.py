@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  aa8ea6b92e5d416e
-#   text hash     10a8141b62401b61
+#   content hash  8aaf950a47bfc7bb
+#   text hash     5cbc9c94ac8fb1e7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  108ea671891e3c7b
-#   text hash     949cb81e8ac48314
+#   content hash  331c8eebf2720d99
+#   text hash     1324e84217beb73b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  31a7335a02d25541
-#   text hash     38817334c2045f73
+#   content hash  1591bee6c0fb2000
+#   text hash     0909bec5a75f1e76
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

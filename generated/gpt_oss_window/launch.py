@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  cbed46a168e18bd2
-#   text hash     1a07b829dd19f42b
+#   content hash  d048e72b12adf066
+#   text hash     0613ac278f4d2dbb
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

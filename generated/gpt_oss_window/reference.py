@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f05e87f4a2f083a7
-#   text hash     fbdecf47172ce656
+#   content hash  00eedededbfc864d
+#   text hash     2e8d8b852805b370
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

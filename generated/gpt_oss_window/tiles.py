@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e6c964b7eea3d60b
-#   text hash     bd16827a08e92caf
+#   content hash  95a40651990f45d2
+#   text hash     183b27478adf1edd
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

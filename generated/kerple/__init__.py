@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  1cb07af5b4a7c487
-#   text hash     43023a433b929caf
+#   content hash  e60109e8c200a4c8
+#   text hash     471fa04bdb719387
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

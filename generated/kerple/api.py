@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2bb2bb34e3f4bf19
-#   text hash     1dc8d501b93bff3f
+#   content hash  0f63a0b8ba678075
+#   text hash     d76f7e5d6c276b34
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b13eac1b0d0c5bbc
-#   text hash     020d4249d780d4e7
+#   content hash  3f47ceeb9aeee711
+#   text hash     31f1c037d2577a85
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

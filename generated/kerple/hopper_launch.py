@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9b023caa8ae77380
-#   text hash     6aece5061dd4dccb
+#   content hash  ec49fa23509a0b36
+#   text hash     544f422e80d0bef4
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b8823c166468090b
-#   text hash     01718522337df24b
+#   content hash  eb099fd78ae2c1e6
+#   text hash     1c55dfc981b0a0e9
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

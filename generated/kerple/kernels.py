@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d8e4ad70282355f2
-#   text hash     b3a0b7a282ec25b6
+#   content hash  1702962d320d8be4
+#   text hash     41cb64c7cc979dd1
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c11d3689057d14eb
-#   text hash     d655cdef0d1369f7
+#   content hash  6f0aa74a20f5d522
+#   text hash     6a74a5ed49377f21
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  053c47e0709cf472
-#   text hash     a043319807d655cf
+#   content hash  4318d7d2b9463fb3
+#   text hash     61421967cad47986
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

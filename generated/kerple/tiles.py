@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  19e5e026347f0746
-#   text hash     3b69be9a008be25f
+#   content hash  07c3d6eae87ca0fd
+#   text hash     f7fc84dc8a9446f3
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

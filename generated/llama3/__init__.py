@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  155f7e56fb04cc10
-#   text hash     880a4877eb5e9b29
+#   content hash  a266cda5bf0d4d15
+#   text hash     24f0f6c8c6600f98
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ee2f64d8924cf3a4
-#   text hash     01c86d7b735b4589
+#   content hash  b9833ad4c4eee582
+#   text hash     7bab54a4efeae30c
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  cca80b0cc8bb888e
-#   text hash     da99c2660a0cce76
+#   content hash  87ae3ad979a2019b
+#   text hash     f0b566dca9412a4c
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5a1673e1400edbaa
-#   text hash     4919af95ac9f9fed
+#   content hash  887eaf7492b9615a
+#   text hash     66783657526f2c43
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

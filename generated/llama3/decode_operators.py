@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ccc0b3f89eaf78a2
-#   text hash     272a4b6ae589ab3b
+#   content hash  99cf60fcec37252a
+#   text hash     c041bc3968e812f0
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

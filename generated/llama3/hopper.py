@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5003b41612bfec14
-#   text hash     8d5cc28f66655f62
+#   content hash  640d903fb2a63d78
+#   text hash     b000ce2ae38dbe91
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  356d70c481ff99b4
-#   text hash     ce96bc74f5afd842
+#   content hash  64aa8a2bed6888a8
+#   text hash     d415c7c8a9ad96cc
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

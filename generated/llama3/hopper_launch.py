@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fc7c68e602dc0585
-#   text hash     b34fed30845420ef
+#   content hash  f371f03ab397aded
+#   text hash     d20217907b37810a
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

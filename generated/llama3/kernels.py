@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0efa9c14049dc3d5
-#   text hash     4e505196b0bf0828
+#   content hash  9631885e234138f8
+#   text hash     9a0a3295ac597182
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

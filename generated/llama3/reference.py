@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  265dc100b3524156
-#   text hash     08e507d5e8214a58
+#   content hash  a79950205e684b44
+#   text hash     5433540f19ff372a
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  542484d7518b97fc
-#   text hash     134076e929efdae2
+#   content hash  51694e37e1f32945
+#   text hash     6ec9931704b9fd9e
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

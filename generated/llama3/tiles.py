@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  434c0939cddb8378
-#   text hash     bb3762e455f4ba7a
+#   content hash  13159df515b41608
+#   text hash     c37139575116d6d1
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

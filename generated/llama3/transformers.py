@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  aa81fb214c57eb20
-#   text hash     4919d426c9002942
+#   content hash  1868df4cd6089d51
+#   text hash     f86a58e1e07a0526
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

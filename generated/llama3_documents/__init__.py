@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d5888edfee518fb5
-#   text hash     efe662d62dffed7d
+#   content hash  c45e52db1dc5ff13
+#   text hash     bea817a0f87147c0
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  74619506106ad501
-#   text hash     579fa68fbfd77610
+#   content hash  2aa0a3dbc544ea44
+#   text hash     a652264105b24b5c
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d9d3a71e8032a5db
-#   text hash     6f1b343082205353
+#   content hash  70dba3cc82641b90
+#   text hash     a865fc4e2b9acc59
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ae7f8b4423af56ff
-#   text hash     cde9c002a38f1b5e
+#   content hash  57029ebf15316e47
+#   text hash     625a02706dded019
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

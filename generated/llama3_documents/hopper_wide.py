@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9ca990f3726ff955
-#   text hash     3b8dedfafb85bbdc
+#   content hash  7b2c1a979ebbd4bc
+#   text hash     12a13bb07accfa29
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e1860a501f904467
-#   text hash     e4fb2e6b96ead364
+#   content hash  3e63f51e93dfdbc1
+#   text hash     60762d3889a48ab0
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

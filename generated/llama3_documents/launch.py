@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c9dda1289e7a1148
-#   text hash     18059ab347a24231
+#   content hash  8974339e306a4181
+#   text hash     45087db828b176eb
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

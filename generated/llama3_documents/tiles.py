@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  cb950b4c8d044da9
-#   text hash     0895eb5b6ab57d59
+#   content hash  96e8f0cc293ffdd0
+#   text hash     7cca6365fdebf205
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

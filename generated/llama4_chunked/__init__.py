@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7ea44f381920097f
-#   text hash     2c1caf0c7299c98b
+#   content hash  6e7dc25dfc76143c
+#   text hash     ed4badf48191977b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

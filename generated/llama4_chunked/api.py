@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  84346ca080d22d1f
-#   text hash     ce84065230ca3b8b
+#   content hash  92663136ab41022c
+#   text hash     b0f90ec331043725
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8b30eb203b1c54a0
-#   text hash     db39911610134f95
+#   content hash  6bf13149661f21fa
+#   text hash     d2653cc0d35e4479
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7f9db972dc393960
-#   text hash     ffb48684ccf30398
+#   content hash  19baf237a5a5e7da
+#   text hash     868813e6684cf829
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

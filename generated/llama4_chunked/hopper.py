@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ebc9e7cf7418581b
-#   text hash     a200635962cd16ef
+#   content hash  16a75d9b0c3ec0f9
+#   text hash     98b73dad013f9b23
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6098a7d6496ac280
-#   text hash     51f7bf32af4c2606
+#   content hash  b3b206446b78cf51
+#   text hash     255df1e2a09f734d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 
@@ -127,9 +127,9 @@ LOG2E = tl.constexpr(1.4426950408889634)
 @triton.jit
 def floor_div(x, y):
     """x // y rounded down, as in Python: the kernel language's own rounds towards zero. x for y = 0."""
-    y += y == 0
-    quotient = x // y
-    rest = x - quotient * y
+    # by 0 as by 1; a constant stays one, of any size, as no name is given to it
+    quotient = x // (y + (y == 0))
+    rest = x - quotient * (y + (y == 0))
     return tl.where((rest != 0) & ((rest < 0) != (y < 0)), quotient - 1, quotient)
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ea0b481159aed74b
-#   text hash     0a9cf433b2ba5109
+#   content hash  cc3c2f090dc37098
+#   text hash     b2866a45282af339
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  616b88350b9c492e
-#   text hash     38aee29edcbec841
+#   content hash  f93d0f743a1d5394
+#   text hash     94cbfb3b39ac7cd7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  bb1cac220cac135b
-#   text hash     a0dca7525114ed77
+#   content hash  52d3b4865c2f8b4a
+#   text hash     9ad1fdb094cd0fe2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  97b4b2af4f2609b8
-#   text hash     a0c54ae66fc0ed11
+#   content hash  d3734fa23f2919c1
+#   text hash     d6c29a97d977e8db
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  aaed7e19ba1ccfc0
-#   text hash     fed6183ae0b04deb
+#   content hash  440e4df4716b0b94
+#   text hash     f9e9b438a2c263bd
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

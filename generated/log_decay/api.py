@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0cab0d1166ce970b
-#   text hash     0a627873f684f173
+#   content hash  32b9e9f54f7ff327
+#   text hash     b36f3ce7cb170005
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

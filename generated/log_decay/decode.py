@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f0d911dfd1da0f9b
-#   text hash     96678cf919fb3b71
+#   content hash  ee85dc0ad5c2f311
+#   text hash     8233b09fd08f011c
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

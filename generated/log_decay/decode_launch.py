@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8e44865dce824870
-#   text hash     2e0dcd96acca401d
+#   content hash  57f194f89d36f8c0
+#   text hash     6b4bd851ef6bcfec
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

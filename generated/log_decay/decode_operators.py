@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d53d8024e1c402e1
-#   text hash     2b4ad1160f883b7b
+#   content hash  00ea64cf9ae2b780
+#   text hash     5c129e8ed06cb4a7
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  37d117052c3b7d77
-#   text hash     f62d2958add557fe
+#   content hash  df55a2ba6be4819b
+#   text hash     9eedc7d6577ebb1b
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

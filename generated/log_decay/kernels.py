@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8fd9ce9dbf565d8c
-#   text hash     7d0c990705ea788c
+#   content hash  c10da16e6fdfea55
+#   text hash     eddd61357ed5e6ee
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

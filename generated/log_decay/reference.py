@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  86c8f3157c5684fb
-#   text hash     8c6acf4153d18dd6
+#   content hash  723645dd8bec15b5
+#   text hash     bfb570d1751f2c00
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

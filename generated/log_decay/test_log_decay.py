@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6f68cabb9589c16e
-#   text hash     d417045c093bc7b8
+#   content hash  b9e752cc20648e3a
+#   text hash     309908b4eef6abb8
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  adecf4c9bfdd064f
-#   text hash     f63ea1f0f4b94952
+#   content hash  a3204b246e984c78
+#   text hash     027a93b122e1eff6
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ec8461930bdc8bec
-#   text hash     cd05a5becffe1ec1
+#   content hash  f897de30cf6a7c08
+#   text hash     d9511a2edce64b99
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

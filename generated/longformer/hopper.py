@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f1e65986cb11ff0c
-#   text hash     16bd04033e212799
+#   content hash  50bdfed49bc8f23e
+#   text hash     aea44cd0051a1792
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  34dca1a69f17997d
-#   text hash     42b3f9a10289057e
+#   content hash  88d6275b24a6269c
+#   text hash     beaf26804eec105e
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  87b23c8b3ab78030
-#   text hash     9a9fcb1a80110f2a
+#   content hash  923ec2a05adedf88
+#   text hash     4768f3d0f88a1e2c
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5bc785dc838b7978
-#   text hash     398fed21ad15eab4
+#   content hash  6995046f1c96e3fb
+#   text hash     484b7fa13e98fce7
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

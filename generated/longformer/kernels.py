@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  fca0b1fbf020ba9d
-#   text hash     85d4c0b4ae62cdbf
+#   content hash  5616a71ebbf428c2
+#   text hash     ddeceee19a3aecba
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9d7b47d852d3b902
-#   text hash     c281b58a7740c3c8
+#   content hash  602133aed7e4b681
+#   text hash     045c3e2dd209d83b
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

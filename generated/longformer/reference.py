@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  af9cffb3ce23f511
-#   text hash     b6c75fea635c84b7
+#   content hash  8d7c841b19514c3c
+#   text hash     c99a95e6ef59e34b
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

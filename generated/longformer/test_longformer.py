@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  02966f0549d32944
-#   text hash     82870aa609e28cd3
+#   content hash  8843887bbf93e64b
+#   text hash     c7e4212d3f30b918
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

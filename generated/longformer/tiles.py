@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f4b90b3886318419
-#   text hash     57ca1f69a9aa0c33
+#   content hash  2bde04c543c17208
+#   text hash     e68602deb6c8e780
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c4a8dcd589b4728b
-#   text hash     26116bb15bab70c6
+#   content hash  b50119d837ed0d1d
+#   text hash     483da80f42ecdb6b
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  615cd42154b78d6b
-#   text hash     cacbb545662b1a5d
+#   content hash  ad0764fd8161e819
+#   text hash     0db4dbfcd7bb3469
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

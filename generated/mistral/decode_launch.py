@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f8c79ffe87ea4d2a
-#   text hash     b015baab39b3500d
+#   content hash  ec3ecc09fd89db07
+#   text hash     9178cad99ef967a7
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

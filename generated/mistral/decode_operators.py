@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  33a1c472ca4c3fff
-#   text hash     d83979e12838578d
+#   content hash  0d70dd204a70c5a9
+#   text hash     0969eb6ccc29e22a
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

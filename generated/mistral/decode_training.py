@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  185fecfa2752d8cb
-#   text hash     7130960fb265b566
+#   content hash  f7405fd2cc4ccca3
+#   text hash     afe458bed1ac4050
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

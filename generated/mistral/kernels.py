@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6c7463ff1ba684df
-#   text hash     84a06f3caeb4c7fc
+#   content hash  27765a14459f02ce
+#   text hash     5c57965d5043fa8a
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e2a58782a17f57ef
-#   text hash     a96906c7fb27d2ce
+#   content hash  7452090399c2d65b
+#   text hash     e569cba94ea4dd64
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

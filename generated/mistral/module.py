@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b552213335d78ebb
-#   text hash     8e9f3730aa7ca406
+#   content hash  a62a3b3ca479e330
+#   text hash     fc11c5c334010c05
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  fb899acc768b51b3
-#   text hash     ed34dd704f1dc0ca
+#   content hash  6ecfebbb78d3e588
+#   text hash     7a64ee879310f270
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

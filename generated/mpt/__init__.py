@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2f6797f111849616
-#   text hash     329441032815cd40
+#   content hash  c069c4f6d30f618b
+#   text hash     5d333ebb9b7422b5
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

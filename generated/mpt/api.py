@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0b70fd5056efefac
-#   text hash     af2d7893133ab001
+#   content hash  841e73318baf4a9f
+#   text hash     b25f1494934692ca
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  753f4c5fc892f704
-#   text hash     d69ed0091c1bcc14
+#   content hash  6887558042ec1fd0
+#   text hash     ef7b2d61704b87a5
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

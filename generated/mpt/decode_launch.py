@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  13acf0dcd6678c76
-#   text hash     2bb74f4e830f2551
+#   content hash  729d6d9cbe9f83b3
+#   text hash     84d5de566e9c7cfa
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

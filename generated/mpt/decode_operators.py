@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  32ca551792972408
-#   text hash     e115e075fde40adb
+#   content hash  d6efc0eeebcf1f42
+#   text hash     bf80b41f7c01dfb9
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

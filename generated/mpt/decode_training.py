@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  52650a98b042b9da
-#   text hash     2cb39c23b9aee2e1
+#   content hash  3072c53300d67dcc
+#   text hash     91187ec17a24580f
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

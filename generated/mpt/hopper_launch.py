@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6d80e4b5bc3c3a19
-#   text hash     7cec8905f9a525f1
+#   content hash  07d3dd71f3e329c2
+#   text hash     1c0a1c8fda2e1d3d
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

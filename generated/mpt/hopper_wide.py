@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8fd9d1186b5146d5
-#   text hash     5800ddfbe7818d60
+#   content hash  8d8eb6f8096317a1
+#   text hash     746bdcd900e9dc9a
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

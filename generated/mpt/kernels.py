@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  bd2c7a745fbd313c
-#   text hash     f0243c6e4645b706
+#   content hash  b5b38bfcd8201a15
+#   text hash     8c379f4efe903d6a
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b51e502012173219
-#   text hash     9f143b9f63a9ab89
+#   content hash  9e246a4d5009cf8f
+#   text hash     c73896da088ab40a
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d8263bf1497a5386
-#   text hash     c88f2820082cfaf6
+#   content hash  00a7cce72e6ae81d
+#   text hash     efd3110a071f7e3b
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1a97d1ea422b1c05
-#   text hash     6fb2d80c6c4894ff
+#   content hash  765de8c262a6c976
+#   text hash     29c57014424b6fa5
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

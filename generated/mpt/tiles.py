@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5178cb71e9718122
-#   text hash     a3d4500c6a7da4ea
+#   content hash  0b320e166afa2dcd
+#   text hash     039ad738443c1506
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

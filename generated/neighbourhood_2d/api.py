@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  42985dd5cd6a7900
-#   text hash     d60c256a6a3a9d88
+#   content hash  e41496fa052c3d69
+#   text hash     5b9ea6c1e5070417
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

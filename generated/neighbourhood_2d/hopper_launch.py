@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f51a2d5466f54c91
-#   text hash     fd62226cf253a1e1
+#   content hash  c4b6e2a12aa4c422
+#   text hash     81e4f333a6e21565
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

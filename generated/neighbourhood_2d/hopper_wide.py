@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  daed5233d027d6d1
-#   text hash     dcf88fd22dd79ad8
+#   content hash  090295abbb00b999
+#   text hash     15af344c0a5e9bf6
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

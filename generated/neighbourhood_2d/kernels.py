@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3fea8d4410bf6e4e
-#   text hash     feda89450d885114
+#   content hash  974eb6b26251e7fa
+#   text hash     9929d0bd71fa7aec
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 
@@ -115,17 +115,16 @@ LOG2E = tl.constexpr(1.4426950408889634)
 @triton.jit
 def floor_div(x, y):
     """x // y rounded down, as in Python: the kernel language's own rounds towards zero. x for y = 0."""
-    y += y == 0
-    quotient = x // y
-    rest = x - quotient * y
+    # by 0 as by 1; a constant stays one, of any size, as no name is given to it
+    quotient = x // (y + (y == 0))
+    rest = x - quotient * (y + (y == 0))
     return tl.where((rest != 0) & ((rest < 0) != (y < 0)), quotient - 1, quotient)
 
 
 @triton.jit
 def floor_mod(x, y):
     """x % y with the sign of y, as in Python: the kernel language's own has the sign of x. 0 for y = 0."""
-    y += y == 0
-    rest = x - x // y * y
+    rest = x - x // (y + (y == 0)) * (y + (y == 0))
     return tl.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest)
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e6d32244f635fb28
-#   text hash     412697772bee604b
+#   content hash  268ec82f82bf7212
+#   text hash     69620f7ff4fafbe5
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

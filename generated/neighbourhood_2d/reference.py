@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  8b1f8d7e73c26dfb
-#   text hash     ae98e9799162d6a9
+#   content hash  90f3a461d6c803c5
+#   text hash     b399f8e272bbff74
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

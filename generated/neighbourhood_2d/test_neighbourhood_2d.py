@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  617784c9c265dbb6
-#   text hash     66be5e1ff50c14a7
+#   content hash  fdd7dff67e7b6e9b
+#   text hash     5c637001eb80e249
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  895f8011cab0414f
-#   text hash     de7b98f59fc500e8
+#   content hash  10a386ac5b80c781
+#   text hash     92d04caf75afbdb8
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4b18c84a30b5663b
-#   text hash     f7a415f239cd607b
+#   content hash  bdf6fe7c6fabda3d
+#   text hash     4756323c0b6b4482
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

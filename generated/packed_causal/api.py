@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b789e8f4f9f52e27
-#   text hash     24671bc084d46560
+#   content hash  f2825df90ad294f7
+#   text hash     08fe0235983aaa7f
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

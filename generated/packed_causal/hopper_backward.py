@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  852cc294ba079888
-#   text hash     527fcff07f15c85c
+#   content hash  dfe282d461944156
+#   text hash     fd3e0e519626d6bd
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

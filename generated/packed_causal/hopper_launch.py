@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c33d12150a5f5b84
-#   text hash     73f54fdcc2ff436c
+#   content hash  305ad3176288b351
+#   text hash     d74979f1b77fb288
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  cf7180fae754b058
-#   text hash     f586638dfba2a124
+#   content hash  70190e8e5bc84548
+#   text hash     b61f6845e538eaa8
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0f77c723f71ddc6e
-#   text hash     c0847bb70af23c62
+#   content hash  ec8dfa6a1732a7b4
+#   text hash     e446b6007795a1e6
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ee784fd4d78dce6d
-#   text hash     98d817e9099d52a3
+#   content hash  f98a9859504fdd43
+#   text hash     b433791d1315b11c
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

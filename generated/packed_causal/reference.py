@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8711c08f73d63fb1
-#   text hash     23e7c52233234cdc
+#   content hash  df5528ec4777ca3d
+#   text hash     4c68d40110724bf5
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

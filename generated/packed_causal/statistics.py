@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f6e33c476bec3775
-#   text hash     4b204c24d8126eb0
+#   content hash  94bbb45dbb3124b4
+#   text hash     65c17c8d0bbcedc4
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8ffca1c6f09d2b43
-#   text hash     3454b6ce02dbd631
+#   content hash  61ddc689430cb3fe
+#   text hash     0a844ec7dc50afa3
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6103b6564f5266f9
-#   text hash     c952bf0927764f8f
+#   content hash  ceb137548fc7aa35
+#   text hash     efee28b3773fa97c
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d80998aa5b2fa249
-#   text hash     5ba03f15f40ea43c
+#   content hash  d104efbde600d776
+#   text hash     c77106f8e148f38d
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

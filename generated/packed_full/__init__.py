@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8c0c9f7fed301344
-#   text hash     de378efe38cbef26
+#   content hash  4de1030400b0dbc3
+#   text hash     69e6b28c804b06c5
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

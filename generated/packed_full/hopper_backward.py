@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8dbd3e7d797e0220
-#   text hash     604f302985084dcb
+#   content hash  b81f67bca08e3b21
+#   text hash     9902be182f68f3ad
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

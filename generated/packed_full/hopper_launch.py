@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  bfe985269804edcb
-#   text hash     c2e5288c1a3a1cab
+#   content hash  018b2106d2e4a7b8
+#   text hash     4f52e36423e530c6
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

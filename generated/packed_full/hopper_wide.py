@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f91bc93d8c560cc0
-#   text hash     c16bb1fd9a1355c8
+#   content hash  fe1ca84f090c658e
+#   text hash     96d21c5bc6ea9ad2
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

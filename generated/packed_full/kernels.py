@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f16d656af91e3531
-#   text hash     1bef07d34bf2ee76
+#   content hash  3a277539c9ff82bc
+#   text hash     9d0e968c09d2b3ac
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1097c5388b9179ab
-#   text hash     b3d6491977ea56f3
+#   content hash  70db3577d657de52
+#   text hash     66c766161bc0eddb
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

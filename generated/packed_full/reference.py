@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5b1a84d6482fdab1
-#   text hash     29e61afb19be097f
+#   content hash  d8306878f66123ce
+#   text hash     fcd8d53670443fcf
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c9a82930e89e3111
-#   text hash     845e75d1f6acee24
+#   content hash  8c879994070437c9
+#   text hash     270fd29bd3172ccf
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

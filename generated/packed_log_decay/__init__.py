@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  edcc47f5a960086d
-#   text hash     a778a719537a4847
+#   content hash  2a142f618e01246c
+#   text hash     ca6d55e961e4c820
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

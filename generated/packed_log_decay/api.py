@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2b8063ed5ad62e71
-#   text hash     d463e4732c8091aa
+#   content hash  4d78d50dddb1082f
+#   text hash     4e1058efe7c2abdf
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c1ee059fdedef10c
-#   text hash     7e8d0d952e04f3f3
+#   content hash  27a4ee93be80f95c
+#   text hash     c21a4757de090542
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

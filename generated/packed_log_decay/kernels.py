@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  29afb9fd28b11dd9
-#   text hash     b586479f7026b3c3
+#   content hash  cc8cd1bb8fa85b0b
+#   text hash     77b8c05ddd7224cb
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

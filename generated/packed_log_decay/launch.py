@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d74d53dd2a861e37
-#   text hash     eb0c27649864b950
+#   content hash  05705b062a74dca1
+#   text hash     358029b0944c60b6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ab72b9e6b5829250
-#   text hash     b6b385da7e4afe3b
+#   content hash  b7fa735467446494
+#   text hash     90a7f7d532846518
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5e4e78e06967ded2
-#   text hash     88b033396ca63610
+#   content hash  ed660185d8b60f07
+#   text hash     1b82f1dae983ccf6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e53a55ef08ba1e00
-#   text hash     0bf3991084bdef95
+#   content hash  5224feaab60eb478
+#   text hash     7578a2a6edf5c729
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

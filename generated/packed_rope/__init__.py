@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  93af986a374e9351
-#   text hash     4b38e3afaa223fe4
+#   content hash  ddc05d9c41979708
+#   text hash     055185a8224a4aba
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

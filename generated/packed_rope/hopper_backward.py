@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  94c2600737f8a1f9
-#   text hash     e338998b97a30bdd
+#   content hash  d588d6b89b83a7ab
+#   text hash     056b238259b3fdd3
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0e5b482ff67f387d
-#   text hash     76888b15de8f58d4
+#   content hash  0ba5397c173f979a
+#   text hash     6fd77b24211c1ee1
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

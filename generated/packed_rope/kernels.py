@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  68fc2e4bd937a3c3
-#   text hash     c839ab67949d8fc7
+#   content hash  7d8cfdf2ce3a41c5
+#   text hash     428f56aff7263531
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  643d746aeeb915cc
-#   text hash     3375c63b251933c0
+#   content hash  eedecc45eb0b2405
+#   text hash     1993a16394e11499
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7bb3b27685e37f0c
-#   text hash     e34769243573fbfe
+#   content hash  fba9f67ab27c9c6d
+#   text hash     c5520f68e6d073b4
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  64b24ccd0a3f504f
-#   text hash     e4e7087e03bdfa2a
+#   content hash  8a9ec2394c1fccb1
+#   text hash     8c5f933c821193c3
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

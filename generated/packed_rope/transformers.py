@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  967e33842780141d
-#   text hash     9c66d993fa806992
+#   content hash  eaa6c0f8769df52c
+#   text hash     e1edb49089b2aca7
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

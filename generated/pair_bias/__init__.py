@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  fc364952794a68d9
-#   text hash     13f100bc50564b81
+#   content hash  4d3aeb0a7676f937
+#   text hash     8bdcd4a1d7d6272e
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  aee35eb37531b94b
-#   text hash     ae3e5c770f8e1d24
+#   content hash  cda890ddf72b30ad
+#   text hash     3e781bdca17be12a
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  20059605009cf2e8
-#   text hash     0b8e858de98ea247
+#   content hash  730abd3b1460be78
+#   text hash     113335c4995d7238
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e90883d119cd2d05
-#   text hash     1190463f555688c0
+#   content hash  d277f9cd89f57ce7
+#   text hash     abede8477d94d9cd
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

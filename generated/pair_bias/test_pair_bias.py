@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f6231d65686ee257
-#   text hash     bd4b0fcdbf759c99
+#   content hash  c9b49938ddce67ef
+#   text hash     6eb9fc2d112c251c
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

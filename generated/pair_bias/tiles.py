@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  39b2c45a709094ef
-#   text hash     b4a39fdcf91a9a13
+#   content hash  d8feb29fdb8a96c1
+#   text hash     09d0e7b66f6db537
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

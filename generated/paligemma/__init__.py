@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f423aca986d819ef
-#   text hash     43245fb8a75fb071
+#   content hash  cfb9df48e6806f25
+#   text hash     bc23ad976a7fd3fc
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  afe8a5908d2de6c2
-#   text hash     36981b8d14aa4e29
+#   content hash  80354d6158767552
+#   text hash     911370ed011d1501
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e63277978b65ed99
-#   text hash     5672e14b126a8a55
+#   content hash  f813e0d05c50e889
+#   text hash     3bfee4c6217d1de1
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

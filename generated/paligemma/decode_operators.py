@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  41d7e069d1e95d18
-#   text hash     912a497194bc607a
+#   content hash  a8d9e34c8b7bb24c
+#   text hash     a86542db9c1420c3
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  67685dbf50d2404a
-#   text hash     405c46d3dcdde94d
+#   content hash  3304e6b6ba770f02
+#   text hash     f0a02c340afb6f16
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

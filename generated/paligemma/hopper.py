@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d2db8ad2e7df663d
-#   text hash     4c8a9418d89add88
+#   content hash  400ea7be21bfae08
+#   text hash     bb54acf31cec8fed
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

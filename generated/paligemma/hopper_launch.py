@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  caf2ad966c06302e
-#   text hash     4ab40a1df8f5bb01
+#   content hash  8d55b84344af1a85
+#   text hash     e6551cd577579d98
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

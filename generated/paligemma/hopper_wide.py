@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d2d68309a04fb210
-#   text hash     584553beb987513a
+#   content hash  545f7dc70b2312af
+#   text hash     45cfd01c081ba599
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  14010c7b8ef64583
-#   text hash     92c1c130c557ef3e
+#   content hash  1aa515f4cd5c9b6f
+#   text hash     6b5a6b8a11c0729a
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b2b2c3e85a82299c
-#   text hash     03ef79c3b9d30c65
+#   content hash  7573196847afb9a4
+#   text hash     c720df667c9c0a9e
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ffcd8b6cb19fbd6e
-#   text hash     5439c886ff6a02f4
+#   content hash  010bfed78e39aad6
+#   text hash     0b435ac38adee233
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

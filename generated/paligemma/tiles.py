@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0018c855b43f6829
-#   text hash     fb4b4d8d2b6c426d
+#   content hash  ac521115667b4528
+#   text hash     6c8263d2ed8d3984
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  83c8caa3273ced97
-#   text hash     ff8569eaf82a0c16
+#   content hash  7dd1617148b5efeb
+#   text hash     e0a2bd89c9afc87d
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

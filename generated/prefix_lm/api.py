@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7e03c10dd0b8e7a0
-#   text hash     59564cf6c531363f
+#   content hash  d87d6d30cf3d3b04
+#   text hash     d84769601c719481
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

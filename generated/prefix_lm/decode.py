@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f859022d5d55bfc6
-#   text hash     52910ff0838bbb21
+#   content hash  566cd80b867db363
+#   text hash     694d205f081d7928
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  66989a42c716e7fd
-#   text hash     eb2fb2d95447f2e6
+#   content hash  c88ad7d25ce60458
+#   text hash     8bb8bd5b0037b622
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e9f39efe395022ea
-#   text hash     997f2ec464511c94
+#   content hash  35c7a0828c388825
+#   text hash     4e7b0fc2c36ebe89
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3218a78e6a0f405e
-#   text hash     74e7f8e6af8eb927
+#   content hash  d94b963627204c48
+#   text hash     8d7448797909e604
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

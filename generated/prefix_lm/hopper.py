@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f903f402648ad3ab
-#   text hash     fdabaa60163d45bb
+#   content hash  982c3d89da203384
+#   text hash     0d60ff5454dff8ad
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

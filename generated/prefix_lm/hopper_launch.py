@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  cc5d2fec2166782a
-#   text hash     7b986a9753cb9a28
+#   content hash  c0aa68f10ec1a9e1
+#   text hash     a2a808c27bb5e82f
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

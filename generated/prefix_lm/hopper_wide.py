@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  94b906a3413a3d02
-#   text hash     c77fb26e5959a0f3
+#   content hash  1d47510067f78fdd
+#   text hash     ff7a25ab3017a5f1
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

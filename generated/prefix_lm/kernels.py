@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8e1bc5d025d75181
-#   text hash     be8833e61671794f
+#   content hash  945adcbcbd7d61db
+#   text hash     ff8b22cd44a3bc27
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

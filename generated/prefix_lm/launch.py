@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6ecaa062dd46543d
-#   text hash     2a02550fbacfd5bb
+#   content hash  902f6946f44db773
+#   text hash     ae48f030401ade86
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5b12a7b39f781e3e
-#   text hash     76c5df5b9a906edc
+#   content hash  6f16e970f91d97d3
+#   text hash     45588df2d23d2228
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5b436f4485995f7d
-#   text hash     c6df4c31d330a66e
+#   content hash  87de310b500e1136
+#   text hash     116f48f33f2a835f
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  48d3f79bc5e8b39c
-#   text hash     29706973a0bafa26
+#   content hash  b4be209854c30f8b
+#   text hash     8f967ef3121f47bf
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f615f4b97f3d54b4
-#   text hash     66d67400c6beb001
+#   content hash  f0884a4416508e71
+#   text hash     188247bb6be51ecf
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  07ba582a12732334
-#   text hash     657abd036f49fb9f
+#   content hash  508a10e3869bbabc
+#   text hash     ff12b76a47b56992
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5d871da88a18422e
-#   text hash     371232d048317a06
+#   content hash  11764743b4867e66
+#   text hash     6c2490ec74bc56d2
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ed28fc9d9a3dbd7b
-#   text hash     47edb3a2c06b019d
+#   content hash  2b9d8e3d54997569
+#   text hash     bbc8634645c9bbf3
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d072f34e0b84af40
-#   text hash     60e66d3e79c9e13f
+#   content hash  a63a6e30e9463cf3
+#   text hash     b8e4aeba03cbebff
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

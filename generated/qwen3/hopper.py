@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c9561ea21e3d0e9c
-#   text hash     4396105ae1f12d12
+#   content hash  795dc37e11e29b22
+#   text hash     b8cadef281778b7c
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9318c4e75fddac05
-#   text hash     41d5eda5cad35783
+#   content hash  da8054322ed64091
+#   text hash     acadd210d5bb9a10
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

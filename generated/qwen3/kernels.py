@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e3770a8438adcc7b
-#   text hash     39381f10c3a77b44
+#   content hash  311a6d19a7a273fc
+#   text hash     a4803bbc421b1472
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

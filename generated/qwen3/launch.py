@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  71c402db1b8554a5
-#   text hash     8d93e420dd2ae1fc
+#   content hash  72bf2f8ccf962155
+#   text hash     8e6f7a6925a6af04
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  535019df5975994f
-#   text hash     9ae0d7e3329a762c
+#   content hash  fcfefae717bb8c1d
+#   text hash     bad4bf052381768c
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

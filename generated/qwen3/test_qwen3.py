@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f1e37e4d396c8455
-#   text hash     e5a9872f825ab5d7
+#   content hash  571a91f449c68767
+#   text hash     2a9092421fc5e346
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

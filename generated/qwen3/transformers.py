@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8f9cc0983a2bedb2
-#   text hash     0eaad95f993e9eb9
+#   content hash  2803a20a6aa87112
+#   text hash     f5d3a767e9019a8d
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

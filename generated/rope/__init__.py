@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ce924e3519ff2d8b
-#   text hash     cf2474626a6e5a39
+#   content hash  29d77724cab8d003
+#   text hash     35f28a7f2b50a737
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  669c2d310f9177e5
-#   text hash     7be4ea0e89acbfe6
+#   content hash  34a3b61b91009699
+#   text hash     bb61556097a14991
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b8a57452757b794c
-#   text hash     f6534a927a5e6c77
+#   content hash  f48317588fffb2b1
+#   text hash     bf1f1fa9d05cec9d
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  acc358d6e226bea0
-#   text hash     5f4fc94fb3a99e9e
+#   content hash  565db053408af75c
+#   text hash     891eb43e34d5882f
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  82e9a1a2e658d3e9
-#   text hash     3e533710b0e8698a
+#   content hash  c18cf96704e8f037
+#   text hash     01a35d82d5b076cc
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ea592be53a4cd8e8
-#   text hash     7bf5861170ece332
+#   content hash  7c9009bae87ec65e
+#   text hash     50d10dcbd678b25a
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

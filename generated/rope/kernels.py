@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1c1c99646bb7955d
-#   text hash     e3fdcf7afb21fb54
+#   content hash  653ae320835c7fc7
+#   text hash     09ca8f77b9262998
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

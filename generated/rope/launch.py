@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  54a0079379dc517b
-#   text hash     a619fa922d24dc8d
+#   content hash  40cc13483ab7a3b4
+#   text hash     7b9c0894b3824fb9
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

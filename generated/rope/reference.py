@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  aa046a5eb4d49f26
-#   text hash     8241623bac533ef5
+#   content hash  7cb68af2f0c820fa
+#   text hash     71c8d338b1e29e6c
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4c6fc8db881cb9e6
-#   text hash     3b721c51703a58d4
+#   content hash  1c97b8550efeec1a
+#   text hash     0b1b01aa38ea8c02
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

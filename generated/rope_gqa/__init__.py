@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  65dfc1656d3f3889
-#   text hash     7aceefac2fe50c32
+#   content hash  94bd99b1bca5c8e6
+#   text hash     abb4ae94e1f9aea6
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1429abf4a90ea329
-#   text hash     cfc2ef861368b6a1
+#   content hash  f62231375f6f78ee
+#   text hash     3ddc90b16f47444b
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

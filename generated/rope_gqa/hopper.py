@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6e1a10437d4cec28
-#   text hash     006a8aef0465a6cf
+#   content hash  215b46e9c8bb8e41
+#   text hash     5d6bb75ff9abfcf6
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  884ae93d2f9256ae
-#   text hash     2f55a659c91c4279
+#   content hash  c087f4ffa97acc1e
+#   text hash     f8c18bd1662fcc59
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b1bd437adf9a8942
-#   text hash     3243335b607fddef
+#   content hash  8d67423fd74ae752
+#   text hash     e53a486fcc6c5246
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1c466d8a77a909a2
-#   text hash     fb856bb7ca1180f5
+#   content hash  e81b5f6d30cb2a27
+#   text hash     cd950ff5e47a382a
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

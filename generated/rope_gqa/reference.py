@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6c226e8ead997ef3
-#   text hash     1bbe77f69d53fa78
+#   content hash  5d86b91ae12123bc
+#   text hash     caafa17e5134b9cf
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

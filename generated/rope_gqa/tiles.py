@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  de47132278c84f3a
-#   text hash     68916ea4fe5522ea
+#   content hash  3de38ece6659778a
+#   text hash     68e5367c654fea98
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

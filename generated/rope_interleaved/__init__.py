@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9ccef81a9919229c
-#   text hash     1d0e777ae6ff5467
+#   content hash  40f6908df5f046e8
+#   text hash     e3d040b0ef828ba1
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

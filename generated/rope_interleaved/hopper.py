@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2488ae91271fd422
-#   text hash     7d6c98fcd91f6bbf
+#   content hash  c5fcb7c5da846cb1
+#   text hash     69c641aee6521a3d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d3ff20fc76cb8003
-#   text hash     9ef7b2607fab5406
+#   content hash  4fddf904dbfdec94
+#   text hash     a443b5c81960396c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0318fd2daca4f329
-#   text hash     899fbae08512e3e3
+#   content hash  0dc4f9ee136bc435
+#   text hash     ea5f280932c272fe
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

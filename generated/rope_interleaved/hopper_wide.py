@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5e3ae80d1b5cc311
-#   text hash     44cb5597da01b383
+#   content hash  397da02df4963d02
+#   text hash     007e8c3a0bbe4b89
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0ac0be1fc7207a76
-#   text hash     075e09d45e7947d0
+#   content hash  ad27ee6e8bd3470d
+#   text hash     6a249a3a0c3d622f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  37aa1e21a1ff336b
-#   text hash     28d9125e1735e543
+#   content hash  c24b78802c9779a2
+#   text hash     8a4e2e3f0d91b021
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

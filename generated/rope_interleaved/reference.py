@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  29c9128eb8d3cd04
-#   text hash     98945c6ba3618715
+#   content hash  ab1da3dfc6ca5f31
+#   text hash     ac772feae5814c88
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  412a6631eac3ae86
-#   text hash     def428746ca3950f
+#   content hash  6f564d6c3a45f68c
+#   text hash     23829908711aa896
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

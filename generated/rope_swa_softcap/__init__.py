@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  9ce264dc923d36a3
-#   text hash     105ef1892b6dd0c3
+#   content hash  de9586ee9ed79cdc
+#   text hash     f50c8d7b3bf97141
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

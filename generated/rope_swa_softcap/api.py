@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2836495895feb857
-#   text hash     4819450e3d7d5f3c
+#   content hash  e0fb229df0a8f2c0
+#   text hash     ec21ae128fdbf188
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

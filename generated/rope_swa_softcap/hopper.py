@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a3ddede55503e051
-#   text hash     7e289413cf14a264
+#   content hash  bb818a3b3ec8e07b
+#   text hash     97d4e5bd6c72a10e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

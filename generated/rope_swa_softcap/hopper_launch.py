@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5b0ca3540e83c76f
-#   text hash     d46515dfbc588c16
+#   content hash  fb30c31a29cc335b
+#   text hash     876992d826607479
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  729284e7d9b7c765
-#   text hash     34bb36442bc909e7
+#   content hash  516c950f6299b663
+#   text hash     9776e7b8cf207095
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b2eab7a7822dff73
-#   text hash     c2b895d2378d913f
+#   content hash  5f2b2ccb45d55db7
+#   text hash     15cb73e46750255e
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

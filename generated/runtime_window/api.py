@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6d15a499d901d20a
-#   text hash     feb0e11ebc93c647
+#   content hash  8feb0d862d6b1584
+#   text hash     6af0f2f09f136cd8
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  77266920515dcad2
-#   text hash     31fda225b4679a3a
+#   content hash  aab187a4d08f6021
+#   text hash     b661f43c9efd310e
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  551ae54b05a52cad
-#   text hash     8a814ec10471fee9
+#   content hash  933797381d690879
+#   text hash     6cb12ea66ff4da78
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

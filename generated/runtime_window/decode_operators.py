@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2e2db3ee38cfdc67
-#   text hash     0425434883cdab37
+#   content hash  c6ce703d4c19ee49
+#   text hash     375e6c0e8541e088
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f8899fad1981ebb4
-#   text hash     166327fb8f8bbc76
+#   content hash  a3cb01d675842232
+#   text hash     da16a50f33c646b7
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b3ec1b5b94780140
-#   text hash     cd2207c34693f111
+#   content hash  6a4b3d2120468b37
+#   text hash     848fa53a8b667977
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3de158b3ff796ab3
-#   text hash     b834c5eab5b4cfae
+#   content hash  e013a39346023735
+#   text hash     d6b4d4dab1abe677
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ba32e4b8b55537e9
-#   text hash     b06623e89b989d46
+#   content hash  932fb56224d0fa65
+#   text hash     2223e90d2f1679c8
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  81d6d45b48f7914a
-#   text hash     959412cf43b60da6
+#   content hash  456d812c0fab92f9
+#   text hash     d5fa6c339b7d9740
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b13253e478321205
-#   text hash     8e4e1407a124bc37
+#   content hash  72c6145b27609f1a
+#   text hash     7ddaa8e2a17317ca
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e90bbdcdbb986488
-#   text hash     aedf944273b6c9e4
+#   content hash  555562a91a365b62
+#   text hash     5a4d1c5f69041842
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

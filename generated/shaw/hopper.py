@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d4506b8c91dafad2
-#   text hash     24e4b72fc6ba9df5
+#   content hash  11f93e05be674bfe
+#   text hash     5bd8adc2209c5374
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

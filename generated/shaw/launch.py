@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  70702834d793abd8
-#   text hash     8e28be62534f4f7f
+#   content hash  a73c72407da16468
+#   text hash     f78eea06cf86a451
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

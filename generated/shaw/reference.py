@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  06a47121a9aeed93
-#   text hash     235ce3947649357e
+#   content hash  926cf5e08961a6cc
+#   text hash     7faf54a17fb01535
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

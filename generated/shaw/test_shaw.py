@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  428cdd00e177a0e8
-#   text hash     81b1436eea62001a
+#   content hash  ad11d7d216ff2ab1
+#   text hash     7d1f02a390203e25
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5d9b9d71f06628b3
-#   text hash     95a1b32a36297f9b
+#   content hash  6651e1f2cecc6bbb
+#   text hash     6f4e8641ec269478
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  059ff6da6aa85aaf
-#   text hash     85a7677b3327908f
+#   content hash  c5bf9da496bb345f
+#   text hash     e84a030af9dde573
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

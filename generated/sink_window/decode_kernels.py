@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d7e201bb47cfb076
-#   text hash     674f2c0db97983a3
+#   content hash  24aa28df1d71119c
+#   text hash     e1d916e193326be6
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  422f0629efe0b76d
-#   text hash     c3443d8189ea589d
+#   content hash  2351b7d2216e4e06
+#   text hash     d1e6f8bab88bfd7f
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

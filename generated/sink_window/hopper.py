@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  cf101a1f5f574f12
-#   text hash     2638773e7a39a397
+#   content hash  7ef05b11783dcda7
+#   text hash     d020ee7d79d652e4
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

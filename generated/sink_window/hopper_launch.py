@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d47c1031cb6f1acc
-#   text hash     d4adf3ba20ada797
+#   content hash  4393b315f631ebbc
+#   text hash     0083c22a25365d8b
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

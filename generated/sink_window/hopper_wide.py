@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  43d847a183510b9d
-#   text hash     ba03ab07631073ff
+#   content hash  db6ba6a838d8d97e
+#   text hash     b6db28b1a8529caa
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

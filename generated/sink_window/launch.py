@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  cbe28d928dc8e994
-#   text hash     be368505951e9c2e
+#   content hash  ce1b0328d8732210
+#   text hash     97d94b706acd429e
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  db7133dfaeab41df
-#   text hash     81279bf73b00e10a
+#   content hash  0207481042b9af95
+#   text hash     7ddc6abcaaf2d9e5
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  283d9f87c5358be6
-#   text hash     b8d7f4b373099673
+#   content hash  dbc0250189738533
+#   text hash     a30cb7435a48bb91
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

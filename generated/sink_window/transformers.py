@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6f9fc77b89a067f5
-#   text hash     f6e48ff91f808cd7
+#   content hash  8000c5ae36c82dde
+#   text hash     e75658ed45a95959
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a994cdf9e03f5b31
-#   text hash     ffa76debdaecff89
+#   content hash  51d7828d822d9636
+#   text hash     db57e0ad06e92086
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

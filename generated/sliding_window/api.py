@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c087cc475ac46526
-#   text hash     e9653e98724974f6
+#   content hash  24c53eca0393ac47
+#   text hash     519e27625254e350
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

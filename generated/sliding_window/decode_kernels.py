@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8c602f515437ac71
-#   text hash     95bb8bf398ef667d
+#   content hash  201a4977e0d76aec
+#   text hash     98bb8448e1c816eb
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

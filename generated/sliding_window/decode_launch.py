@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c88ba8699202be70
-#   text hash     d00bbcab1d5a8945
+#   content hash  9e273577cfc967bd
+#   text hash     beceb58b839c6c0d
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

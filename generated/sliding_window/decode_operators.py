@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8e8a4c1680024e38
-#   text hash     c3cd84c2d8015357
+#   content hash  b3a2d40d63451ceb
+#   text hash     55cb83a46d83eb48
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ebe2ba64644cd717
-#   text hash     988e28b17d0413b6
+#   content hash  637e84d8f3101a86
+#   text hash     7c4d9b7a81791bbd
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

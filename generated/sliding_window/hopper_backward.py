@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  730bd6cb7775781d
-#   text hash     79aa5a5d8d1305d9
+#   content hash  0cb7946bfee115da
+#   text hash     e2328a251dd1ed97
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ec3e01f8b3824693
-#   text hash     5b6a61d4392b67bc
+#   content hash  da776035188326b6
+#   text hash     5d455bb74e0e7e6a
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  73f8d76c9f5e45a7
-#   text hash     5f4c7acb7d0860cf
+#   content hash  25de6398875ce611
+#   text hash     0d518b5dbaef736f
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

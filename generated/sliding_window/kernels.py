@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7fc7353394760991
-#   text hash     934d61e9602c2d1e
+#   content hash  ebd48e72c3fd2683
+#   text hash     bbad7df4100726ee
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

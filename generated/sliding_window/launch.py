@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  827e4dc2aff5fabd
-#   text hash     fc144e876d8fe624
+#   content hash  757be1c33293284d
+#   text hash     e068337fad524a10
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  70e2faf9ca351b63
-#   text hash     23254f9e3ed038aa
+#   content hash  09c4d685e2e000a8
+#   text hash     ef2b89c42fb09d13
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d35d86577b7b1fc8
-#   text hash     0a3e484ec855c11a
+#   content hash  fe0366cb74d3d043
+#   text hash     8431bef2c1cfd474
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  627985ef1e361711
-#   text hash     4c481d1c4241643d
+#   content hash  072f1fbd5686d003
+#   text hash     5957bafd1c3fcf67
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  00cf3577684d8101
-#   text hash     348eb2c08edb3223
+#   content hash  76c5fdd957b34b31
+#   text hash     3f979680d4fb6721
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  eaa8f9e25738e87d
-#   text hash     6b73887f6a996370
+#   content hash  61aebb791e3a4556
+#   text hash     be673321f086851a
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

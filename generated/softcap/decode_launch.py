@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e24b6b4895c1bc06
-#   text hash     f68c9e54a9876661
+#   content hash  7c80b9abb00051d6
+#   text hash     101b8c3e736931e7
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

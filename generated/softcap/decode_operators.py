@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ab6ae18b9318fbe3
-#   text hash     ebc02c2b030871f7
+#   content hash  029b345749371980
+#   text hash     2b44eedb0375cbb0
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

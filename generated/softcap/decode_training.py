@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  86b6ae870f57d9c5
-#   text hash     1f127d0c4aa9f13f
+#   content hash  c3de4b3370f16083
+#   text hash     efc723768f6b52fb
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  23bdd05e994d2c11
-#   text hash     b43c336a8bb503a0
+#   content hash  09b70bc7d2e9392e
+#   text hash     7667cee449eae3b2
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

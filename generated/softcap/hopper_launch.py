@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e34b29d79e467023
-#   text hash     81fc6b0a4535b123
+#   content hash  8350083cb5f79a0f
+#   text hash     737c2a408ad2d4f7
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

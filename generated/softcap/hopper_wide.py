@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  03c16dfe5b31aba4
-#   text hash     a1c8b766c0055cb1
+#   content hash  27f89f86b47abdf3
+#   text hash     14e75d04107e4df8
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1da0fc4a2669daea
-#   text hash     38f5d7c22ca05551
+#   content hash  27010ddb48222b74
+#   text hash     c66e802a47ef84cd
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  74a920e6630b025c
-#   text hash     c0170d30fcd954cb
+#   content hash  68a9cfcb68d2dc06
+#   text hash     e7ff3f569d55df14
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

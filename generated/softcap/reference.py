@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b96dcf758283f07a
-#   text hash     13a8641a8f9d87c1
+#   content hash  4c262405519b6493
+#   text hash     e60f083a19dcd2b3
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4e183450e4329900
-#   text hash     9ab4d2d05e8f98b8
+#   content hash  4148b09faf3ae615
+#   text hash     2a9a6125b7113f5f
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

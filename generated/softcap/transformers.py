@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b8a7c4d4cd6fbf90
-#   text hash     063939a06fe9ca43
+#   content hash  c0245005dd05a82b
+#   text hash     6448562722b65ea0
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

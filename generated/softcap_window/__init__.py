@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0708083faa12e7a4
-#   text hash     c8494be9b56be5c2
+#   content hash  4607a07154a165f6
+#   text hash     2e8b5521e3ea9aab
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

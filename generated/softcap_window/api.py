@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3a05c5a516bb56b1
-#   text hash     ad95932e03ef6f61
+#   content hash  605040e7290e75ef
+#   text hash     13fe759e155cc017
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

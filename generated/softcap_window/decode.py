@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  eeb495df5a6e5436
-#   text hash     14c64aa412e9b299
+#   content hash  eae8c942068b4e59
+#   text hash     31fb96113a44d4a9
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f668fd8b3feff93c
-#   text hash     d72f7a2bb2a5d964
+#   content hash  7b80042a98b8e506
+#   text hash     57e74b449814ab06
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

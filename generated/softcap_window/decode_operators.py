@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2660377a2555d575
-#   text hash     5cca09c00c99ae7f
+#   content hash  920249d9bb1bc3cd
+#   text hash     77aaa78d5deaf33c
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

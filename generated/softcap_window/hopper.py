@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a3a7eb1667d8dc65
-#   text hash     8d54262d11e8993f
+#   content hash  24ac99b5d428fcd9
+#   text hash     48715d6c191a5744
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

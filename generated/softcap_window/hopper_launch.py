@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  262b8877579e46c4
-#   text hash     7ce650bbcab0ac18
+#   content hash  f3936bfa7196562f
+#   text hash     bbbc286c9fd0252f
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  35ba8145c2036ae7
-#   text hash     2707db7f2aa82722
+#   content hash  6229f225c72f07b5
+#   text hash     adca7ac519d6ae47
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

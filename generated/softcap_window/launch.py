@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ce3055eabf78476a
-#   text hash     e2f120ef88792a63
+#   content hash  7b63a1f7c9823156
+#   text hash     ade4304e141f5c96
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c0b05948687beabf
-#   text hash     c331357c16aeb89b
+#   content hash  8a5be168384f4b41
+#   text hash     8eb598e6703cffcc
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9ba9675b26dc58e2
-#   text hash     0678a33f8e06ee7f
+#   content hash  94a92f6a862cbf1b
+#   text hash     726f0289d5422f18
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  aa8b6cea2440de71
-#   text hash     d786c9d4e3fdaddd
+#   content hash  bff0ec2a8de95ff8
+#   text hash     7e04a7a07d511851
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

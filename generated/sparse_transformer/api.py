@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d3c6d7ed67f45091
-#   text hash     7252f8b444ef1de6
+#   content hash  7863755397a04eb7
+#   text hash     dc144745751a0c67
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

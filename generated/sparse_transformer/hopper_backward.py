@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  63b294f6f674ae3d
-#   text hash     10ee4c81e9c0743b
+#   content hash  2d260429dcdbea9c
+#   text hash     237d929cd5887d44
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

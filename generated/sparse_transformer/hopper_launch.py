@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  729df950cece26c5
-#   text hash     03213c8b128b9e61
+#   content hash  988e5611b7450712
+#   text hash     d8fc12e2f2becdbc
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

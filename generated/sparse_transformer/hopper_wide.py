@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7e39f40ee90c6709
-#   text hash     f1c31b6df1d50830
+#   content hash  ed44a14ab6157c03
+#   text hash     6e4f737f7f1da2e0
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

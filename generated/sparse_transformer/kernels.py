@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  72a96e954663d141
-#   text hash     14917fc842804506
+#   content hash  d7aa3c6ced175d84
+#   text hash     3ee7531643bfd0a4
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 
@@ -118,9 +118,9 @@ LOG2E = tl.constexpr(1.4426950408889634)
 @triton.jit
 def floor_div(x, y):
     """x // y rounded down, as in Python: the kernel language's own rounds towards zero. x for y = 0."""
-    y += y == 0
-    quotient = x // y
-    rest = x - quotient * y
+    # by 0 as by 1; a constant stays one, of any size, as no name is given to it
+    quotient = x // (y + (y == 0))
+    rest = x - quotient * (y + (y == 0))
     return tl.where((rest != 0) & ((rest < 0) != (y < 0)), quotient - 1, quotient)
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7b12015617df72af
-#   text hash     66dd862205383cb6
+#   content hash  e5cba2dc42f36e45
+#   text hash     31dfe22cc9d0e29b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  aa989dfa8fead6f3
-#   text hash     b1db6778b44bb50e
+#   content hash  626f34bc80a688ec
+#   text hash     c1ac05fec727c7fb
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  77113485099b42d4
-#   text hash     c79d031736f349f9
+#   content hash  1a864aa9cfd0317d
+#   text hash     3f29510156713861
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

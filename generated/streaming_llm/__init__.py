@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  73032fc6d93c5ebe
-#   text hash     0c0f9e5e2b531aac
+#   content hash  be39cff875601211
+#   text hash     10680eade1d13837
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

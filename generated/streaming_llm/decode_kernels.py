@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2dae8c344341f92a
-#   text hash     5ca2e77a0b025d7a
+#   content hash  c0b8dab7a9bda405
+#   text hash     be4e6499269ebaa2
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d926070bca1a8108
-#   text hash     21e92dd2bcfbf8ba
+#   content hash  b182657a62478692
+#   text hash     6a084df7bf9f4371
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

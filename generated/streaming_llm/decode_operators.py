@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1e6a79fee00fed4b
-#   text hash     9937f8840339b92e
+#   content hash  260ebb861579a8e3
+#   text hash     3971732e3bfea4c4
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

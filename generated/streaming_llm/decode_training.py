@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4be5e1ffb5498510
-#   text hash     16772cb8a4c440c9
+#   content hash  840429a7871f6f13
+#   text hash     49d5e79b8d3031e5
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

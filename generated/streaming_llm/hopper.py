@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fddf4dbf91ef5647
-#   text hash     891ea939cc5a6bc5
+#   content hash  5bca2775d777af00
+#   text hash     73a957f4a9d3650e
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d3843589e04be682
-#   text hash     91ecdab544327abc
+#   content hash  9d8999a7aae8ee4a
+#   text hash     dac03fb966bc87f4
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  35c497bb9c0dcb27
-#   text hash     f2018595e8cc003a
+#   content hash  d8e430ce663ff9e7
+#   text hash     e778eb2e7d2a21cf
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

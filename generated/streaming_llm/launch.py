@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  af8f83ecb0ade414
-#   text hash     5c23ca92cb567bba
+#   content hash  ce7bb27f03fb7ebd
+#   text hash     7bb76773b5877bd1
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  238b72f405685e5b
-#   text hash     0843cf2f61856a6c
+#   content hash  a846d5cc2226ebbe
+#   text hash     c748759d8a75b5da
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e5ade147a4c47723
-#   text hash     b906d175cda16deb
+#   content hash  8091bc393dbdf4a1
+#   text hash     138f7edc9dedda5c
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  6ee87cbd3e5ba609
-#   text hash     2d6a2f6ee6615819
+#   content hash  df21f35be5f83add
+#   text hash     fcee409b07fca517
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  6e4de774004a20c6
-#   text hash     04d9bca12aeab79c
+#   content hash  b4abe969d34a1dab
+#   text hash     e216c65071649df1
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

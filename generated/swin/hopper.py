@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d19e300aeb39d979
-#   text hash     df98341dc538fa8b
+#   content hash  0f8def7e6ca92ed4
+#   text hash     76cc83122c7dd7a6
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  64ee0ea7d3f4cb3e
-#   text hash     e3a2b6f0cb3f23f3
+#   content hash  e7f4f1c4583d11ad
+#   text hash     a50f601f12874e0c
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  259213da1507fa0a
-#   text hash     64b1cef73569edad
+#   content hash  7db7a105f9eb3cb4
+#   text hash     cdb6e27b1c066c71
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

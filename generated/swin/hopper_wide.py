@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f7397d14fda42810
-#   text hash     648693b4afc8c9f9
+#   content hash  2ff99e1d3be11589
+#   text hash     86f7ea7d665f058a
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  abcf0a159ddd68ce
-#   text hash     568f0af3de38267e
+#   content hash  1ea1820a4f6e8d59
+#   text hash     388265f83ba91631
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 
@@ -116,17 +116,16 @@ LOG2E = tl.constexpr(1.4426950408889634)
 @triton.jit
 def floor_div(x, y):
     """x // y rounded down, as in Python: the kernel language's own rounds towards zero. x for y = 0."""
-    y += y == 0
-    quotient = x // y
-    rest = x - quotient * y
+    # by 0 as by 1; a constant stays one, of any size, as no name is given to it
+    quotient = x // (y + (y == 0))
+    rest = x - quotient * (y + (y == 0))
     return tl.where((rest != 0) & ((rest < 0) != (y < 0)), quotient - 1, quotient)
 
 
 @triton.jit
 def floor_mod(x, y):
     """x % y with the sign of y, as in Python: the kernel language's own has the sign of x. 0 for y = 0."""
-    y += y == 0
-    rest = x - x // y * y
+    rest = x - x // (y + (y == 0)) * (y + (y == 0))
     return tl.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest)
 
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  594e3ad34af99740
-#   text hash     7b84631e1a9e3679
+#   content hash  aaf3781ea09ba56a
+#   text hash     c90c2dcc9dfeaf29
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1c4df00d74eba068
-#   text hash     3f0d02c9dd5e83e8
+#   content hash  cf70a3ab541556f0
+#   text hash     41d77f280bbc9280
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

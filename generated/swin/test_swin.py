@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  37abb14ddbd04be3
-#   text hash     baff65bf7b8ad943
+#   content hash  6baac531dbb8147c
+#   text hash     8faa0ae72c809cef
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

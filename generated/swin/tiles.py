@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ec5a5f8ae64a4057
-#   text hash     1fc352efcc0eb56b
+#   content hash  89c9d0456e02cd22
+#   text hash     f4cc75b3a08b8a5e
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

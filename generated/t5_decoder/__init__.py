@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6c4270196f8a8066
-#   text hash     98918529ceb4b9ab
+#   content hash  9e52edf4c39d877c
+#   text hash     bee6d5b21cbdf53b
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

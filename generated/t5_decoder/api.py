@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  648d1d088068eea5
-#   text hash     38dcc37a32886bc3
+#   content hash  cbfba163bcf36a2a
+#   text hash     13414a8bc6ad9747
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

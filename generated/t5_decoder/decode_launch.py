@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1ca4546f96859ba4
-#   text hash     98f7721feda28ea0
+#   content hash  7fdf2a4511b4e91e
+#   text hash     62ad527e1ec2cad6
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

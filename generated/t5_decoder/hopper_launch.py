@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  8f2651ed56de0eb1
-#   text hash     5e8180320b7e61a9
+#   content hash  24fb9610fb5b2f16
+#   text hash     8d3a08ec5228bc16
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6140318284c0190f
-#   text hash     6e7e1eb98f1c69e7
+#   content hash  b9451b00265d9612
+#   text hash     4a13679a7674915b
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

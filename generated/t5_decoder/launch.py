@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b126a0dea7be7931
-#   text hash     d6cb2d2df6c6d4e6
+#   content hash  6271aa1010409218
+#   text hash     2b162a9cdd672957
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

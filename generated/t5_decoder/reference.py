@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2d3057f333ed84e8
-#   text hash     6226c962862724d5
+#   content hash  f010e8d6f900d326
+#   text hash     cdb3152e10285f93
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  85552d939e2efea4
-#   text hash     d115dba844695ab0
+#   content hash  ba872ab06255a07c
+#   text hash     52d13133e15d792f
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

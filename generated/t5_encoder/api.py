@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  9c3863cf6ecc48b0
-#   text hash     029efc595ae63d29
+#   content hash  758d9e829c3b6165
+#   text hash     e6023869ebac57ef
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  8eb1438e049a170e
-#   text hash     771d3f39af0d1a78
+#   content hash  11efdf30562c5d3e
+#   text hash     c89bfe1b380d50ee
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

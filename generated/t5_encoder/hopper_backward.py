@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  994db0198d5e3ce9
-#   text hash     a3c5c823adad78e3
+#   content hash  03e9195de1578cf3
+#   text hash     68438b731f0fab74
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3c8a3138252b6ccf
-#   text hash     18adf806c0dbf4e2
+#   content hash  ee805787449513ae
+#   text hash     40f82bf35f0c27da
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  241a677a273e4253
-#   text hash     8b79cfd7bd24711d
+#   content hash  2bed9f41c1d78a98
+#   text hash     b6faf4f59fd325f2
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

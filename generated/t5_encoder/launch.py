@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  475b5d940312d48c
-#   text hash     12d46fc2afebc1c8
+#   content hash  9cc10a45d31f68a4
+#   text hash     6cf11a54ed9f899f
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f9aa4de380ed60b5
-#   text hash     f5a54d26236a97c3
+#   content hash  f34731cd1c704c07
+#   text hash     d1d63470073c11e1
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

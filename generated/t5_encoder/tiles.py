@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f6e315c8be67f5d5
-#   text hash     c68a577ad6464c65
+#   content hash  a0bdecc19d8d001f
+#   text hash     82a3d673cd88a6b7
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  96fde14f679d42a7
-#   text hash     0d6835f928fc6f5d
+#   content hash  21637f04e3e8510c
+#   text hash     0290501097832210
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0d94c15784478c0a
-#   text hash     ecafbc7816ad9074
+#   content hash  1d90f85ab6297d13
+#   text hash     dafd1096dfdd5065
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ef8ef18788b42d2d
-#   text hash     0ad6da54d08efc89
+#   content hash  5051ca09b615deda
+#   text hash     78f024ad363c69f9
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3c00f6eecabd08b0
-#   text hash     2447c3dfd4c64cd4
+#   content hash  cdfc1a0a9906e605
+#   text hash     df3679259f3ba66a
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

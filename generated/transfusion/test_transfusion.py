@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c0d6188b1a109023
-#   text hash     4f2545181d4a01a7
+#   content hash  177ef3a415c59d49
+#   text hash     41a3e2e0caabe02d
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

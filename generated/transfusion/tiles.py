@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  09c017fcd1ea46d4
-#   text hash     f9d7b8bf63c47034
+#   content hash  26807f96b139a4d8
+#   text hash     eab3631b00936f59
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

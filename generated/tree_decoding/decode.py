@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  01458608155d6bec
-#   text hash     58124b0dc115d57b
+#   content hash  a10b02f0f7e57fda
+#   text hash     ea6954def367330a
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  20c28678769e2722
-#   text hash     1ff31c4f0715b0cd
+#   content hash  f48f9881c20db46c
+#   text hash     96d3a802acecee28
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  eb1d4e3e3a947476
-#   text hash     d81837255dc01db8
+#   content hash  4b5d99554197b672
+#   text hash     adce25a104f121e8
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

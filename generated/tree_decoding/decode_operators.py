@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  04b35278db1008ee
-#   text hash     e7ba1a28745edf39
+#   content hash  b8559118137eb5cd
+#   text hash     eea60edd5f713465
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

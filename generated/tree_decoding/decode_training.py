@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  bdcb21e7f4fec324
-#   text hash     8cfac7e9b8fd9315
+#   content hash  2440d152d7cf1b80
+#   text hash     d24a0c92f0d07ab3
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  83a85d6a34c2462c
-#   text hash     7fe6e5c2dbe3d1f4
+#   content hash  227713548fb6e8a1
+#   text hash     89c7d024efb877fc
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  cd3711bf874b86d2
-#   text hash     3736397e38306764
+#   content hash  595c8b83362e4d31
+#   text hash     0b84fea5318f196a
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2c4bae7d8ee24e88
-#   text hash     585c9a8db31d7e37
+#   content hash  35cc4f5b855b6331
+#   text hash     bdf712e7462128a3
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

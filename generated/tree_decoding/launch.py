@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d88eb3ef4c9de4df
-#   text hash     a2dfd8da68b6f254
+#   content hash  9a80fb7792f27e8a
+#   text hash     eeeee17910f9b55d
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

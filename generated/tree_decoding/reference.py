@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3dde8ca8ba7a8b39
-#   text hash     141e7abc1db68bf2
+#   content hash  87d7177b1fad7cd2
+#   text hash     e687025671151d0a
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  746ec97e76fd5ff2
-#   text hash     6f98ef3ede9cd500
+#   content hash  35ea134715475a12
+#   text hash     f8d81e323b08e616
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  1c3b97ea931c6520
-#   text hash     1bc3ed20016d7fc7
+#   content hash  2980a9e61ff95570
+#   text hash     9ea1d2b67caa441c
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -481,7 +481,7 @@ def test_a_command_whose_output_nobody_reads_ends_as_other_programs_do(arguments
 
 @pytest.mark.slow
 def test_a_table_that_nobody_reads(folder: Path) -> None:
-    assert unread("inspect", "causal", "--arch", "sm_90") == (program.UNREAD, "")
+    assert unread("inspect", "flash1", "--arch", "sm_80") == (program.UNREAD, "")
 
 
 def closed(redirections: str, *arguments: str) -> tuple[int, str]:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e9a973253db9b6cf
-#   text hash     1643ea3b86f76eb2
+#   content hash  6daa0f4d1f8ab803
+#   text hash     4aa71be8be9a92e0
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

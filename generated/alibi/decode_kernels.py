@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5727b68544484a40
-#   text hash     f4f36af01f6819dd
+#   content hash  5eba3a85cc11836b
+#   text hash     8e577e0d41bcf774
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

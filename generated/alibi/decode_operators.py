@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2f1ba2c0025a743a
-#   text hash     72e1bb4331419f62
+#   content hash  a16cdb8c451536e5
+#   text hash     ef22bdae96bc5241
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2975946401da693c
-#   text hash     8ad297c021edebd2
+#   content hash  1e1ca08512860408
+#   text hash     1432f79dee0228b8
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9e94c1489eb18cca
-#   text hash     6e883d1885dc364b
+#   content hash  f85940c7b251434e
+#   text hash     d29c78d03fca1658
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  df154dbf0d0601d3
-#   text hash     659d46c6c5f9f7e6
+#   content hash  20fdad6f7151d8da
+#   text hash     b07f7417537feee2
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

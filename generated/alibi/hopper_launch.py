@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a895981289b4b07e
-#   text hash     82f1264accfe797e
+#   content hash  33ccd4613f15d5ef
+#   text hash     37f1e84bbeb4dea0
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

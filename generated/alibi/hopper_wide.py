@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5cbb06bcb32696b7
-#   text hash     24c14089fd01b72c
+#   content hash  99f7af2049bf8b0f
+#   text hash     762023bbf988f938
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c664000beab97b36
-#   text hash     91422b44a6c9f5ac
+#   content hash  ee2d0450a64be3aa
+#   text hash     c5a58128e01016e4
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

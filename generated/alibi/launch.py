@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  56ab23384bee381d
-#   text hash     045f7537654d57b2
+#   content hash  746b82f836c521f9
+#   text hash     c02b2e8e562f35de
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

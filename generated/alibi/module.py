@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5086c2aa19905531
-#   text hash     b7e3bcc9435a40f0
+#   content hash  cd71f6979e2b7cbc
+#   text hash     e8cafd18e3ebe43b
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

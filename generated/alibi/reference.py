@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  10c357975d095aa9
-#   text hash     5e030ecb9e390a8a
+#   content hash  3f16affaa8e5507e
+#   text hash     706a7dcae6c8e3f9
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

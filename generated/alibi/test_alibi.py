@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cd53aea5170f69fb
-#   text hash     75d7d3b09878ed8c
+#   content hash  f93eb42758653053
+#   text hash     f228926b74130f09
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  fe4395bff59dcbe2
-#   text hash     d7a2491fec173519
+#   content hash  eba1335f440c252f
+#   text hash     5b51d58f5a5dda08
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f8651f87ec50b5cd
-#   text hash     8384048ee6a0e1fd
+#   content hash  1562cd02d1d2daf8
+#   text hash     650cfe9948ccedcd
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  df9a13f426a75aef
-#   text hash     10f5c42e6fbcf5b7
+#   content hash  04eb89bf52fd3773
+#   text hash     0e749ac3fc3aaa6a
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  7e2958f9280e2dc8
-#   text hash     7bc0a78f938c2bef
+#   content hash  796ee628bf2ad5d4
+#   text hash     3c1dd5998293ad7f
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

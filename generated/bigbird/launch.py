@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5896603d7115ca08
-#   text hash     235a213459a86d71
+#   content hash  9f3a72ce0af36ffd
+#   text hash     e26b94b2fbd51644
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c5e4c27749be3570
-#   text hash     b4bfb5fc985a47cd
+#   content hash  e84eea0a8334d35a
+#   text hash     028c568251d20ae6
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

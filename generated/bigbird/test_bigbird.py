@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b0abe228cd4ea3e8
-#   text hash     69289ecdae9833a4
+#   content hash  a18ed5a3da6398ff
+#   text hash     b7c489b8bd59ead3
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0758ad70cbf5b3e8
-#   text hash     8a03ad7fd69b1684
+#   content hash  197ac98eb0657095
+#   text hash     24286840f58205b2
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  bc6ad03bc566c8bc
-#   text hash     0f6819a130cd5dc2
+#   content hash  230b5058efaa0c19
+#   text hash     a3446e643bf64b84
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d6831b4e9c355255
-#   text hash     6a371ae788ddb8a1
+#   content hash  5e9e3f44e970e14b
+#   text hash     3960d00caa0604d1
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

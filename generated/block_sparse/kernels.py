@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8930d05e06a02d60
-#   text hash     c1fff3aa25c1e4e1
+#   content hash  0eacbc26b4b4a0ae
+#   text hash     97594e3aeb32bf65
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c59aaf3c51946954
-#   text hash     a02a8c911afe3e85
+#   content hash  6c1ea63ba20482f8
+#   text hash     91d71e5e0bbe5586
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

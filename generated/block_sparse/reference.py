@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a66ab6c8a2fefbb5
-#   text hash     961d4187f181a9a7
+#   content hash  e5ae262da106597e
+#   text hash     daac4e3cbbf03075
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

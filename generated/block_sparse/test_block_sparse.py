@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3c16c6b1c23b6a8a
-#   text hash     4142a2c82a031a30
+#   content hash  3623c6966eca29f4
+#   text hash     402bd0fe4493e2c3
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

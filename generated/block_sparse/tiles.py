@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  2fe88bd91340607c
-#   text hash     3473ac118162214d
+#   content hash  72ca1ac4a01f2979
+#   text hash     c043ca9c2abdc11a
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

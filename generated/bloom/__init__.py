@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  139a098200287861
-#   text hash     7a9712651c1a25bd
+#   content hash  dcdca507e731ed29
+#   text hash     ea90784bcda471f4
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

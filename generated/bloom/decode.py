@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d16227b76ae9c2fb
-#   text hash     948ef33cb6d0bd65
+#   content hash  61309f615bde6724
+#   text hash     cac5bdb0ebce5930
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

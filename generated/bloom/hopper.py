@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  dc7f69ba1ad29274
-#   text hash     6a0af0540a5f3e83
+#   content hash  dad3fef2d31776b4
+#   text hash     6d06523738298164
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

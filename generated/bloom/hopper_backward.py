@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d790286e11cbbf2d
-#   text hash     74621ba408ab5336
+#   content hash  9efdf38752fc5dd8
+#   text hash     b708727da76f3de1
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

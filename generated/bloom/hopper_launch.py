@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b8e0090c03291859
-#   text hash     57eb888b133931e7
+#   content hash  9375fc2d4a44e7da
+#   text hash     f418b9a7d42ea939
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

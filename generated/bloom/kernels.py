@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6f4798a9c82ac4df
-#   text hash     2498ce4bb374c517
+#   content hash  7266b37a14dea389
+#   text hash     eaff906d34944f21
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

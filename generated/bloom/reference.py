@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  81c2174e4717e4ee
-#   text hash     4d29fcae46201730
+#   content hash  ab13787f3bd0a377
+#   text hash     9f4c85b39bd7520e
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3765a69730fe4f11
-#   text hash     43681327ee4af6c0
+#   content hash  498e026a8abef038
+#   text hash     56d526d7c4010b3e
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2d499bd2c8e58fef
-#   text hash     f245e45a76ee98d1
+#   content hash  3d3d9dc6b55b5299
+#   text hash     81781c5810efc254
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

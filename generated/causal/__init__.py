@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a7cae03b41d54f8f
-#   text hash     8378d5a6025358b4
+#   content hash  c0cbcaf8d82776ba
+#   text hash     3763e16aa5405d67
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  bc6f8e327f5ba128
-#   text hash     573b0c5e0cd2b130
+#   content hash  8e61260dc18f192e
+#   text hash     e4aec41587dc1b4a
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

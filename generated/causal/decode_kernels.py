@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  60bb275de95a4367
-#   text hash     c18d712eb414dac9
+#   content hash  d1efc734805a43c2
+#   text hash     b0d4f3cc4d449847
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d7614627c9f9eaf9
-#   text hash     78ecc42060279a2f
+#   content hash  c978d3797c5504ec
+#   text hash     d86b17c43de27b91
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  12037bb1dd6abb85
-#   text hash     0a4d6c63d6a84c46
+#   content hash  1297b9c98d42f303
+#   text hash     3f7804d90899441e
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

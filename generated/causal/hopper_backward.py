@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7c31982eaf7fb164
-#   text hash     04df3ef8fd3c055c
+#   content hash  c5da263fb8a3c65b
+#   text hash     a740557ddea9b3c9
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

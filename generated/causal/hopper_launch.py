@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6e8ae9ed28c3dce2
-#   text hash     afc0a9d4725ba116
+#   content hash  648d8d8241b9d784
+#   text hash     084bb08dad5f3b5c
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  cac75201179ccded
-#   text hash     1facec4584a865f2
+#   content hash  fee47955905b9a00
+#   text hash     f0d8f3e2bc00ed3a
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a7c3aec4aa465441
-#   text hash     eb84da44d7b2651d
+#   content hash  6d5db4b4c4f3bd58
+#   text hash     39960f80cf8ffa03
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5660842a89d91ac3
-#   text hash     3142054afd54a275
+#   content hash  123bb7cbc688f82b
+#   text hash     a8f04e8cdf5892bd
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

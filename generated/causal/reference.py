@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  37f7640f6733bc43
-#   text hash     628490a5ce520024
+#   content hash  c9a763d061887b7e
+#   text hash     b66af6256013650e
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9aa868e229434a0c
-#   text hash     1f4c7f488feeff99
+#   content hash  f434aa926b5b35ff
+#   text hash     0bb7a5ea4ecf8c3f
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  41287f523b1f9428
-#   text hash     62cd9cd9087b0e9a
+#   content hash  1879e4b96ba8a240
+#   text hash     f9633196e8138434
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

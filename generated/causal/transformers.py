@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  23a4a0fab6b78ea4
-#   text hash     bcedac840f1710ae
+#   content hash  5ec06e14ddbfb739
+#   text hash     0ee73beee2dda14c
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

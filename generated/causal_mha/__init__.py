@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9f80e6e89e957778
-#   text hash     6607391a9da24430
+#   content hash  211fad7db7f97b40
+#   text hash     72d44b64480da2eb
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  411f3cc329587e0b
-#   text hash     1ff9cb87741bdb3a
+#   content hash  8bb5c419e0376860
+#   text hash     c73c95debf60b6e9
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8b8732b38eb30960
-#   text hash     98cc9431c27065e9
+#   content hash  88fbb18c3d28b03c
+#   text hash     c8cd81fe466b742d
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

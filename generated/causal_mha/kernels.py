@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5d17a9d49179c01b
-#   text hash     a6d3e28f9d44493a
+#   content hash  6f755c75123994ec
+#   text hash     51df2968027de4ad
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

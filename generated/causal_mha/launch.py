@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0be783c3362ac1ba
-#   text hash     311a003fefe2f703
+#   content hash  a1c5deb796a652ee
+#   text hash     0ed151a88d9ef159
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  df155c8d80d037af
-#   text hash     44b6f567a61a4c6f
+#   content hash  96c2a48991857f7f
+#   text hash     dff24dc778fa9ef4
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6dff1d45469c81a0
-#   text hash     5453b6649a5f5ad2
+#   content hash  c0eb35be6b2cdb87
+#   text hash     012ec0a47137182a
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

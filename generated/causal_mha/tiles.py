@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f9353cd491e3a182
-#   text hash     7242d57564282106
+#   content hash  89fb81243dcdd1dd
+#   text hash     6c82296d4b7a1196
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  963934f2b269acc9
-#   text hash     5c0c5861c745d4e4
+#   content hash  da5d51a3dbfb2705
+#   text hash     7f8cb1baa8c8ef00
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f6d3ab9b0eb69a00
-#   text hash     02ed30641f58c952
+#   content hash  9c447019d2bb4237
+#   text hash     3707fef57714da4a
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  584c5026207be0b5
-#   text hash     db0e9458c13cd8db
+#   content hash  68896ae486abdf66
+#   text hash     cc8e800d6ab5cd60
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  fd61537e2b3c4de9
-#   text hash     6ad3dbb46a85c43b
+#   content hash  001fb6c8bae6a571
+#   text hash     357b1b30e588d729
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

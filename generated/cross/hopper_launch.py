@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  066e76a2379fd8f7
-#   text hash     642d640dfd432824
+#   content hash  c9ccd0cc9a3ecb50
+#   text hash     414c53b191d8e24e
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

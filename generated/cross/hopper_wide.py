@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1ff8eba54ad0c713
-#   text hash     48b7ff97c1730f7e
+#   content hash  1e3f100633540fdb
+#   text hash     763f11f7fd7a6370
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

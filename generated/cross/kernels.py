@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  eb9acf1408bb9ff8
-#   text hash     c533804483354a42
+#   content hash  6051bba46ea77444
+#   text hash     22f7b403bfc55347
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

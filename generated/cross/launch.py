@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  87942bf067d07f10
-#   text hash     d86c8d02623db77b
+#   content hash  16ae7b29ad60ab6f
+#   text hash     721774e0fc14f304
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

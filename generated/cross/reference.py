@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4f640b49402b59ec
-#   text hash     242132d2297b2665
+#   content hash  316781e46dba495e
+#   text hash     e30cc3fe3c9187ae
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  fe5b923e70612918
-#   text hash     063664516cfb3348
+#   content hash  37f15b81e026ccfd
+#   text hash     75aa12d34341e5bd
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

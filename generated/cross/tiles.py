@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ebe3f0efcddd5da7
-#   text hash     64b9c1464319d290
+#   content hash  5657c728844b1e1a
+#   text hash     acf7f2bd9fbe7a94
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  bfbb7afb4cfc3654
-#   text hash     1fedba59e54d8ecc
+#   content hash  e5a5afd79acfa091
+#   text hash     c8e7e1dd7993e65d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

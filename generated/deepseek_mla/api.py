@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  aaec761a39e4e0c0
-#   text hash     448b55e6a45c7bb3
+#   content hash  88ff86fddea05367
+#   text hash     23a9a917c7db292a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

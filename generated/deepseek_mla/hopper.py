@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  27ce3583c3e27b56
-#   text hash     ea1ae9d2e5099e17
+#   content hash  16136d483991eee4
+#   text hash     f1fa5e554f29f3d6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c94b980caff9db48
-#   text hash     0ab2a2396260e40f
+#   content hash  eb2270f0d532522e
+#   text hash     22b5c3c6f0bf3c8c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c197f816ff038108
-#   text hash     77e65f2cfcf6cb36
+#   content hash  7320c34123964d68
+#   text hash     330c54805fa4536a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  efcb22d1d8e3c1f1
-#   text hash     9b5d6959d9a4b512
+#   content hash  7162085f08fe8e68
+#   text hash     e50038528a4df464
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

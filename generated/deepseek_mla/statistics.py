@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  90e4ed019bbe9db0
-#   text hash     4caf04a4d2b68fee
+#   content hash  4d3a8d9289ba6b25
+#   text hash     2dd647a2d035db52
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  dddd8a6f1e403593
-#   text hash     0120f392d9a0ff09
+#   content hash  3149e60fb6d6d763
+#   text hash     e4d07057ab55cc9d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  661f5071c4209d58
-#   text hash     d06549532ad240df
+#   content hash  53c718f2aadacbdb
+#   text hash     5bbc07d3a8c23ffa
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

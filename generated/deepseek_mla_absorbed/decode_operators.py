@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  ece7a66e8dadba28
-#   text hash     89dab494e6306b74
+#   content hash  bade547b31db23b3
+#   text hash     7f269b33bfe03ef0
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  1d924fa8f3dc48e1
-#   text hash     27098cf69c1affe1
+#   content hash  0aa6f1f32523ce73
+#   text hash     6e93248a2e461075
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

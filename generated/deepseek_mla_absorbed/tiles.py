@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f44ff82e9cd80e5c
-#   text hash     792adc6f44885f39
+#   content hash  fc1888522d39798a
+#   text hash     25576010c49c261b
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f39f2e0b846b6f9d
-#   text hash     f17a5ae921e98159
+#   content hash  28c7601a7152c8fe
+#   text hash     c5a007fe142c8d54
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

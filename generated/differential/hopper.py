@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c2747d5dc62d39aa
-#   text hash     4d0f2c06e91f1803
+#   content hash  22511e7d699d3f07
+#   text hash     2eb78f96c7ec8792
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1819ec3c760a0802
-#   text hash     87a012f9686f072d
+#   content hash  e56631dba5c113d5
+#   text hash     008a2a2f266c957d
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

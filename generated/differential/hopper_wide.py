@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  04cfdc024a1bd488
-#   text hash     8cc9de9775630716
+#   content hash  c7bdbfd96108bf06
+#   text hash     66d1a045e20f9d3a
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

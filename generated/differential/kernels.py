@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  de19b9c7864009e6
-#   text hash     e98faa3b4df4baf8
+#   content hash  b94a8d9844ea5cda
+#   text hash     7d103cd37063c188
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

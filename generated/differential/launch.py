@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d8ad211619a67772
-#   text hash     db4d5c90197ebe67
+#   content hash  daf45cc5c5516a39
+#   text hash     1c1e0991b2cb1e3a
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e948caabfac3db64
-#   text hash     70cbb73fbe239558
+#   content hash  d73de149a1282c38
+#   text hash     51fd1f44627be51d
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

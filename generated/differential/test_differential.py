@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c350ed05d336a851
-#   text hash     48913ded57777a79
+#   content hash  8810a6e6ed12af11
+#   text hash     a94d428b1b394e59
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

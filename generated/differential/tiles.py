@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  9db37b7e8647caa1
-#   text hash     71c7728b0d44e0d5
+#   content hash  8e0fae51fbb9c8ff
+#   text hash     b9bae3da1449a230
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  44dede9336e0ec7e
-#   text hash     b4f17c2397b6849e
+#   content hash  9af388954c262d23
+#   text hash     191dd8b6bd991390
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

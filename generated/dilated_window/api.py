@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  737da4bb5809734d
-#   text hash     5dcc9841eea7aca2
+#   content hash  cf3244cf3fc9b966
+#   text hash     a10bfa8cc7af13ef
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b36eeb574a76daf1
-#   text hash     93e1f336dcb5fcd5
+#   content hash  d4e23d1c330b7bae
+#   text hash     b1308082ee9d03d3
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

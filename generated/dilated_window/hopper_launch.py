@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  940abb43361c6d58
-#   text hash     98e8e7f21cf50534
+#   content hash  f212d985edabfeda
+#   text hash     e9e73ac0c8333468
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

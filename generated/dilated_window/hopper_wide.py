@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ea0619586f07689f
-#   text hash     5c34fadb7108a574
+#   content hash  b2aeb907bb2b32b7
+#   text hash     7a4ccecb438c424d
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  bb9891b14ab01a05
-#   text hash     ac5cc6851913f404
+#   content hash  d672be9a1f2e31b4
+#   text hash     5d5fd435684c7d03
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  216b190e0af653bc
-#   text hash     6894dc913d209bfd
+#   content hash  095dec00cf858e15
+#   text hash     6754c3bdf37bad95
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  051a325f251bebcc
-#   text hash     7c687bb46b23d82b
+#   content hash  6eb3d9cd2952c838
+#   text hash     6f3748c83aef25a5
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c6ddbe2cefee2926
-#   text hash     2ecd89f4e0f5b59b
+#   content hash  d2af733949f1e176
+#   text hash     251c1ca975d5e23f
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

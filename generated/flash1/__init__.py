@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f9994416dd764f30
-#   text hash     a88fbbe95b7bdad4
+#   content hash  e3f8d4f0d64a0c22
+#   text hash     670844afd7bd9bd7
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e0d84d32cfcf5da1
-#   text hash     e9f074fc8208685d
+#   content hash  a637c04f78c72063
+#   text hash     17c388b35ca83c2b
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  11cb2ca2e496a585
-#   text hash     da4835467c32c2cc
+#   content hash  890de5895392a915
+#   text hash     773a6c48b57801d7
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  eb951b9aa45c9266
-#   text hash     0360d8b7ee711ba5
+#   content hash  521f0360e16eeb68
+#   text hash     99e63e706abfdd20
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

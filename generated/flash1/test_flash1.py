@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  9e92f26ed813e4b2
-#   text hash     06d463e769341d76
+#   content hash  bd266577c2adf475
+#   text hash     513c383f228e73f8
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

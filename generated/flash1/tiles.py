@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c4c96569d580c57d
-#   text hash     e2648aa913a4710e
+#   content hash  700b6dd28c0bcb85
+#   text hash     8809a32e7dbf5ded
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  2e03bba4e9d0ec0f
-#   text hash     c92c0bf3c0dd5830
+#   content hash  13442c3462687391
+#   text hash     9fe7626fd2e5c18c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

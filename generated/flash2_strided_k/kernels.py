@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  eef32d4545c2aeef
-#   text hash     9b1bed8ba9364203
+#   content hash  4e1bd0c9d5672d78
+#   text hash     6c6c950bc41305d9
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

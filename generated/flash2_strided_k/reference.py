@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  7575a77f71a8db8c
-#   text hash     5b87a85200f4b3eb
+#   content hash  bc9ff2e5d94f1ba0
+#   text hash     3ff1f49dd275376f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

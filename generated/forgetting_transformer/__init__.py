@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  90e279144d84c298
-#   text hash     0543a5707f7492c1
+#   content hash  2f2a157a85da3db1
+#   text hash     c92203fe0e2e2429
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

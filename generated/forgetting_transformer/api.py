@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  85c35e5820727c4c
-#   text hash     749a3b3ea56a25ca
+#   content hash  683809798ef281b3
+#   text hash     3938efc60ad5c19f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  286bde8ab060dd9e
-#   text hash     51a520ca195a1936
+#   content hash  658c0b990759e6e0
+#   text hash     275185064b7a9cc4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

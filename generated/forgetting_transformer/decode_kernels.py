@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2ba525a3df0504b2
-#   text hash     f02fed8ea58d20c0
+#   content hash  89f5e56095d9bc13
+#   text hash     238b922572d59464
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  21bdde9d06a4c19a
-#   text hash     702d42111418d280
+#   content hash  c9c14128012d4d74
+#   text hash     231a5babc6ca9bcd
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

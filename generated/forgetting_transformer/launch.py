@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5c8f169b4fe77305
-#   text hash     e76f1647c32170bc
+#   content hash  ce2228514d87d1d1
+#   text hash     9c0b910d76260b49
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  fd8a961927068d62
-#   text hash     753fc4a40ffb231e
+#   content hash  e12d86ce69e1b85e
+#   text hash     5f974db418e30c67
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

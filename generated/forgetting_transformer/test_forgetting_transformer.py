@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5a4473cacb5625b0
-#   text hash     70f9ff3260d84fc0
+#   content hash  62a55c2148600e67
+#   text hash     ea2f1295f5865d3f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  c8268f43eb192e70
-#   text hash     feb17e99f4a3a158
+#   content hash  8fc52a6fa3c181ef
+#   text hash     1aaaae725fc081b6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

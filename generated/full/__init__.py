@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  610455aace0292a1
-#   text hash     cd9cc20a01351fb6
+#   content hash  eda02ceadc7f8243
+#   text hash     4539b9796457b86b
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ad79d20594e3b1e3
-#   text hash     983e05cf49bf04e9
+#   content hash  28d1c9e67e5274cc
+#   text hash     0079e560c1b3f9f2
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  88cd6a2def66a283
-#   text hash     1bbfc66ca361c6eb
+#   content hash  427dc42082ec6691
+#   text hash     8ef49ef31c5fa25f
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  877a62cff4f05ec1
-#   text hash     07791da2cdec74cb
+#   content hash  e7c22b7cecfb257f
+#   text hash     c3db18abd27fc901
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e8eb62cb97b0e979
-#   text hash     74ab1fe851225cb5
+#   content hash  a09ab883f0556b3d
+#   text hash     fa8220684034dd81
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

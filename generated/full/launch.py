@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6401356b481263bf
-#   text hash     2f42a9049b574846
+#   content hash  83a2b284d4560940
+#   text hash     6da4994127262906
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

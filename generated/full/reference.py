@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d37567ca49dbc28a
-#   text hash     7221e0feabd0a540
+#   content hash  5de31a16443e98a1
+#   text hash     1965edeecc30031d
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d2767b5f09f31f6f
-#   text hash     ee744fc43c9d1ee2
+#   content hash  6f9611b07d289fd7
+#   text hash     97bc4f3e55440499
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

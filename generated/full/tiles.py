@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  173447076389b452
-#   text hash     f70c94c271a3fa53
+#   content hash  bccbfd1024f5ad8a
+#   text hash     6dcba471b0166b0b
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  37e0c06283979270
-#   text hash     0b97bdc3609bc252
+#   content hash  843ea56603951274
+#   text hash     58c2e573bddf91a2
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a77ab5dfdc8c26b9
-#   text hash     aa6551daa8b81c3a
+#   content hash  82b2ee9386e627b5
+#   text hash     1da15cecd2f83dd5
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  82f1d59df8423ea1
-#   text hash     93e6f5e4af78f455
+#   content hash  26c565f0b1d9477f
+#   text hash     81fec73a28688c1e
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

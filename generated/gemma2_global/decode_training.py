@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  96f56398e4ff0d2e
-#   text hash     6b74a03ec7c2b1fd
+#   content hash  854d4020793463de
+#   text hash     ed99049373cf1d0d
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a8fb2a087b0ddd92
-#   text hash     b27562ac7aae18e2
+#   content hash  26eb3ec2011bd7d9
+#   text hash     fe5c891e2d94e723
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1cb8961f6dd344b1
-#   text hash     e194a86afb7a8652
+#   content hash  9d249dc432841b5f
+#   text hash     72b98b571b5f3513
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

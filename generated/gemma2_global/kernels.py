@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b81c012d27454c37
-#   text hash     6f1b1464a2c8b9a3
+#   content hash  481e84086faae4b8
+#   text hash     e8065c2baf478877
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

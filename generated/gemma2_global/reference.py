@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  66b447ce13bccc6d
-#   text hash     a6a94e492ce78165
+#   content hash  bed59e566bf06eca
+#   text hash     3fe3e747a304f8ab
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b53fcff7bb0fddc2
-#   text hash     a78cb4146b4c2895
+#   content hash  71622ffa8f7bb7e9
+#   text hash     1c321980bdf0f1b3
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d57a0e669c5c9bff
-#   text hash     a2ddcba9ee499282
+#   content hash  bb7e9db001cbc14f
+#   text hash     569b259882ee373f
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  239d85262b6d2ff9
-#   text hash     06404c108a01dbe8
+#   content hash  189e5382d9e990d5
+#   text hash     b7d85a0459879ae7
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

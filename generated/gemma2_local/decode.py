@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  b5db75319273f948
-#   text hash     d463dbcc174b4ca4
+#   content hash  f494474a24599b16
+#   text hash     5076f9acce74fdba
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

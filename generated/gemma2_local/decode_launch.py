@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e90e3d14dc6fc08a
-#   text hash     92ee9be789d73178
+#   content hash  f6b0bdc8da67c546
+#   text hash     8eec38ba32c903d8
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -92,11 +92,7 @@ def count_splits(keys, longest, max_seqlen_k, reach, first_keys):
 def beside(ways, programs, device):
     """Warps and stages of a program that is one of so many."""
     each = 0 if runtime.INTERPRETED else programs / runtime.multiprocessors(device)
-    found = ways[0]
-    for way in ways[1:]:
-        if each >= way[0]:
-            found = way
-    return found[1:]
+    return max(way for way in ways if each >= way[0])[1:]
 
 
 def scaled_by_head(k_scale):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4eba9f44d43998b5
-#   text hash     88b8d6d42364fefb
+#   content hash  05842fab161a468c
+#   text hash     4700d4a190fd5705
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

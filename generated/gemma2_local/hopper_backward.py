@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  266e45cd19b5224f
-#   text hash     1c4bf9a62f2eabbb
+#   content hash  93eb5b8d0d850fc0
+#   text hash     8ba743a931d9cd2a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  00f19c8340019f2a
-#   text hash     51c839fc2a4f87d6
+#   content hash  e5584fb364149061
+#   text hash     6fba55b0bc87fb63
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  722419468f6696bb
-#   text hash     9644835e5c5bc9c0
+#   content hash  a06534c35ea5abf5
+#   text hash     18067c153a5b957e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d5de1fe30007288c
-#   text hash     9147c68dbbc4b665
+#   content hash  d98f107c40f00110
+#   text hash     c30eb4f69a3a3c28
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e216a6d99f1bd4b1
-#   text hash     8ec81fcce39e540b
+#   content hash  7f9406d900d323f9
+#   text hash     c579e2335ec70cde
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  60774d2bb3c2dea1
-#   text hash     78aac551f1fc97d4
+#   content hash  b21490f5269a0e1a
+#   text hash     2f33fc77a0f32062
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  41bbb3a41cd80636
-#   text hash     ca40f459151b908c
+#   content hash  445cb4e9450b5e6c
+#   text hash     874916e783dad941
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

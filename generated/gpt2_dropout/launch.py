@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  692c35733dc5bdaf
-#   text hash     88fc0742129913ce
+#   content hash  078c4e9b994cc325
+#   text hash     fc9c7a6f6da2e46d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

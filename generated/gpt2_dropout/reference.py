@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1a13a57e9a2e204c
-#   text hash     06659645f1331a7a
+#   content hash  1265beac34b1b25e
+#   text hash     117788bae8af8144
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  cd83a0fd2dcbc01b
-#   text hash     0a65f89c47964766
+#   content hash  5b1351efc8ec7281
+#   text hash     0645929414ce17ec
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  eeb5822f10c6a5d5
-#   text hash     c04e976daff955e0
+#   content hash  f2a4ac21fcbbde9e
+#   text hash     f3c02cb4bc9778ad
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

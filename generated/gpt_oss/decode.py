@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  123212003943cb7b
-#   text hash     341faa7380874d0f
+#   content hash  f15fa8c610c7d359
+#   text hash     a6dd30febb482718
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

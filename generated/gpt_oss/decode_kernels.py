@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c869c584adec13a0
-#   text hash     b9a28d61ac152734
+#   content hash  4f7a867b1eaf0247
+#   text hash     2af02a0caa1b8869
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

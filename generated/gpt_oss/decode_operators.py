@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b41465a6e443a863
-#   text hash     5fd4767f6fec62f0
+#   content hash  72cca8fbaba59590
+#   text hash     00de83a61f1ff022
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

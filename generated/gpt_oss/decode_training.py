@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4528bb2a0f1f9944
-#   text hash     06c8eba00b4971b3
+#   content hash  db928de231c1223b
+#   text hash     d5385feba370f786
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5b62c427e44d4e21
-#   text hash     2b602d073ee57d33
+#   content hash  6f7827e13474bbc6
+#   text hash     809e9d1135ba2c35
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f7cb42e9475edc67
-#   text hash     5ca57a36b645df20
+#   content hash  8e33dc4270acff77
+#   text hash     4dfe1825aefe32d0
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3b99106d125566bf
-#   text hash     1d1611a50a11c76b
+#   content hash  8e08a451089e7091
+#   text hash     5f59a90661a21e72
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

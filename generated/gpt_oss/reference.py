@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  90ba5ab054a743bc
-#   text hash     8268f6f4470a8a16
+#   content hash  b1e25c761ec6fc3e
+#   text hash     41dc40a0d32b5d89
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

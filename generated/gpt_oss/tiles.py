@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6940055865a79f55
-#   text hash     d0c640397f51c87e
+#   content hash  616cd51e679d6858
+#   text hash     f0b33e68ffad5257
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

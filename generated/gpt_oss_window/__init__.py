@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  60ee1acc3046ae50
-#   text hash     d817f98ce619bca4
+#   content hash  ac8eef0c1524b49f
+#   text hash     5597d05ef52b88c1
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

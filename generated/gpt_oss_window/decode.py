@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  efca677fa48b853c
-#   text hash     ce973901fa913fe9
+#   content hash  ba2c4c58583cd5a4
+#   text hash     4a7a9e1c3af24adc
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

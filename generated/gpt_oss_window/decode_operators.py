@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  daf64e7c07dc3ee9
-#   text hash     e7cffed57399bb57
+#   content hash  42afc600457976dd
+#   text hash     5443c584aaff1a39
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

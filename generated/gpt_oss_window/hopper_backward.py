@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8aaf950a47bfc7bb
-#   text hash     5cbc9c94ac8fb1e7
+#   content hash  43b0d2772d13a2ce
+#   text hash     2928b2436cb241aa
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

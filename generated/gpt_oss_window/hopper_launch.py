@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  331c8eebf2720d99
-#   text hash     1324e84217beb73b
+#   content hash  a72d130f67894985
+#   text hash     3e243bfc6e3b8be0
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

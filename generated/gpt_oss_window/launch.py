@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d048e72b12adf066
-#   text hash     0613ac278f4d2dbb
+#   content hash  235f16e9fe8cd42d
+#   text hash     37b940bea42e74a3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  00eedededbfc864d
-#   text hash     2e8d8b852805b370
+#   content hash  d04f94554077ca96
+#   text hash     45f91a7b24c6765c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  95a40651990f45d2
-#   text hash     183b27478adf1edd
+#   content hash  951d77cfcd147795
+#   text hash     f9ebcbf63ff0febb
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

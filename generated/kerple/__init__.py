@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e60109e8c200a4c8
-#   text hash     471fa04bdb719387
+#   content hash  93a6f7c1e99801fb
+#   text hash     7d2dabc29e99ee68
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

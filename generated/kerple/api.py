@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0f63a0b8ba678075
-#   text hash     d76f7e5d6c276b34
+#   content hash  cdf070686dd1ee10
+#   text hash     8c0a2c838b90e1a8
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

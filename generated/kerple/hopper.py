@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3f47ceeb9aeee711
-#   text hash     31f1c037d2577a85
+#   content hash  e0531374c81fe19c
+#   text hash     483630b2e0d38b5b
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ec49fa23509a0b36
-#   text hash     544f422e80d0bef4
+#   content hash  a342c7ac22c82e19
+#   text hash     d005a7929a7e3dca
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

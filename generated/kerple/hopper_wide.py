@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  eb099fd78ae2c1e6
-#   text hash     1c55dfc981b0a0e9
+#   content hash  c79ab48d343be1b6
+#   text hash     be0820442cd87851
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  1702962d320d8be4
-#   text hash     41cb64c7cc979dd1
+#   content hash  b954716dddaf0edb
+#   text hash     5e15a6566396b904
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6f0aa74a20f5d522
-#   text hash     6a74a5ed49377f21
+#   content hash  af5ebb59e39593f5
+#   text hash     a85daa2afd43a688
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

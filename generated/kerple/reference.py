@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4318d7d2b9463fb3
-#   text hash     61421967cad47986
+#   content hash  d9db69192449c62b
+#   text hash     c5909e9b3e304475
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  92d559c5e9b14fb3
-#   text hash     915752340cd0918f
+#   content hash  a416711e6e3a6a95
+#   text hash     6bea82a20eee16c3
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

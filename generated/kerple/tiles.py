@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  07c3d6eae87ca0fd
-#   text hash     f7fc84dc8a9446f3
+#   content hash  980dd3fb9e3f917d
+#   text hash     810d0a3ae3a3760c
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a266cda5bf0d4d15
-#   text hash     24f0f6c8c6600f98
+#   content hash  9fe4c7c63ec9299e
+#   text hash     0be13f47a23da4c6
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

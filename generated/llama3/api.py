@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b9833ad4c4eee582
-#   text hash     7bab54a4efeae30c
+#   content hash  11b0c616c647c5f7
+#   text hash     e855d0b5d896e592
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  07505c87bef3d4de
-#   text hash     ea6bc63d23ab229f
+#   content hash  49d097dce86bde27
+#   text hash     217e392b79a70a0e
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  87ae3ad979a2019b
-#   text hash     f0b566dca9412a4c
+#   content hash  ad1416f2dac23adc
+#   text hash     f097f2bff5d74919
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

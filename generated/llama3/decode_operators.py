@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  99cf60fcec37252a
-#   text hash     c041bc3968e812f0
+#   content hash  1beca4a8c5c22abf
+#   text hash     0f306f841001b3da
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

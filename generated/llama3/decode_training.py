@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  dc468a9c28d92a6d
-#   text hash     4629296953e40c3c
+#   content hash  9fc69a7c5a7c99f9
+#   text hash     54642f37b2309379
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  640d903fb2a63d78
-#   text hash     b000ce2ae38dbe91
+#   content hash  21e0ac5c80d26fac
+#   text hash     3905dc2343c19e54
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f371f03ab397aded
-#   text hash     d20217907b37810a
+#   content hash  800af11a69fef026
+#   text hash     410c3b86714b57f7
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2898909524e75e95
-#   text hash     a39ce6f642dde1d5
+#   content hash  630780a50929d9e7
+#   text hash     b8af6997039931b4
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

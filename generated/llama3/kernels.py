@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9631885e234138f8
-#   text hash     9a0a3295ac597182
+#   content hash  2fc392ada4b8b941
+#   text hash     bfbb09aa2f606dba
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

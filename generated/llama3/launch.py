@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  85935fbd49300f21
-#   text hash     8ce9c703e7cfb037
+#   content hash  1279b5a3be9f6afc
+#   text hash     7dd404f1e0079c2e
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1e722c5dbc1c2b36
-#   text hash     3b3dff7e0a5a5088
+#   content hash  f705af6e12199514
+#   text hash     97fcd0675f0e62fb
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

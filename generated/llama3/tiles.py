@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  13159df515b41608
-#   text hash     c37139575116d6d1
+#   content hash  292a413fc74456c4
+#   text hash     08ff20032e5515fb
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

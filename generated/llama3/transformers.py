@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1868df4cd6089d51
-#   text hash     f86a58e1e07a0526
+#   content hash  9a4a160b7a8f90e8
+#   text hash     5caa38878b5cdaa1
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  2aa0a3dbc544ea44
-#   text hash     a652264105b24b5c
+#   content hash  3d3fb08de6f870b0
+#   text hash     eff5e438be41bb3a
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3e63f51e93dfdbc1
-#   text hash     60762d3889a48ab0
+#   content hash  d9329839d4494c76
+#   text hash     bfbf7b4a8d794b75
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8974339e306a4181
-#   text hash     45087db828b176eb
+#   content hash  11b27a14e5aa52b4
+#   text hash     865eb4c3ea97684a
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

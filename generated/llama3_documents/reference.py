@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e89fe2e990129ae7
-#   text hash     52654d069191ad42
+#   content hash  b3fcd333f8fef260
+#   text hash     133dd4908e43468b
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

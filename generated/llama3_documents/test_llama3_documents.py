@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  1d5a0f3cba946b05
-#   text hash     af2b2e0d0e57fa02
+#   content hash  e001828a571e5493
+#   text hash     95561086dd66ea0b
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

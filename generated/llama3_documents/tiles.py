@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  96e8f0cc293ffdd0
-#   text hash     7cca6365fdebf205
+#   content hash  d5f61b16572dcd4e
+#   text hash     24dad5cd2ac0b270
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6e7dc25dfc76143c
-#   text hash     ed4badf48191977b
+#   content hash  393b5ac502c274c0
+#   text hash     322d8acfc719f5d4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

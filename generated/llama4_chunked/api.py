@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  92663136ab41022c
-#   text hash     b0f90ec331043725
+#   content hash  51407c616c20e2d6
+#   text hash     5e10fd29c0101ae7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

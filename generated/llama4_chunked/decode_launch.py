@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6bf13149661f21fa
-#   text hash     d2653cc0d35e4479
+#   content hash  4ed9ec027dd1fe23
+#   text hash     6dae982d4cf05d9e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -92,11 +92,7 @@ def count_splits(keys, longest, max_seqlen_k, reach, first_keys):
 def beside(ways, programs, device):
     """Warps and stages of a program that is one of so many."""
     each = 0 if runtime.INTERPRETED else programs / runtime.multiprocessors(device)
-    found = ways[0]
-    for way in ways[1:]:
-        if each >= way[0]:
-            found = way
-    return found[1:]
+    return max(way for way in ways if each >= way[0])[1:]
 
 
 def scaled_by_head(k_scale):

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  19baf237a5a5e7da
-#   text hash     868813e6684cf829
+#   content hash  9a27d5e23c31c36d
+#   text hash     067b391b02ca605e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

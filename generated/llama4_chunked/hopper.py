@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  16a75d9b0c3ec0f9
-#   text hash     98b73dad013f9b23
+#   content hash  2a2189fc5060bb53
+#   text hash     eaf8c7f440cae6bd
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9fee2402f3170c77
-#   text hash     588f9ad5752d80c6
+#   content hash  9f5e54027b72b4d2
+#   text hash     d2350d3b5549f30f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  85c3f5a532a77832
-#   text hash     a18dfbbafbd1dd70
+#   content hash  ae709272f0637192
+#   text hash     9f189fb7e461ece7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

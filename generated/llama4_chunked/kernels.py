@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b3b206446b78cf51
-#   text hash     255df1e2a09f734d
+#   content hash  a501fa59fd8062b9
+#   text hash     8539c1b65968e155
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

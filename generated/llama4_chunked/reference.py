@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f93d0f743a1d5394
-#   text hash     94cbfb3b39ac7cd7
+#   content hash  11146160739b698d
+#   text hash     1839c430c113cc51
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  52d3b4865c2f8b4a
-#   text hash     9ad1fdb094cd0fe2
+#   content hash  2dac6044d5f6545d
+#   text hash     e374b7013914d7b5
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d3734fa23f2919c1
-#   text hash     d6c29a97d977e8db
+#   content hash  174a646c91d6bcb8
+#   text hash     c9389ab7f6cbf98c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  440e4df4716b0b94
-#   text hash     f9e9b438a2c263bd
+#   content hash  a0c66c15786a95ba
+#   text hash     d42f129142030afb
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  32b9e9f54f7ff327
-#   text hash     b36f3ce7cb170005
+#   content hash  fecdda022ef46a3f
+#   text hash     78035dff445fd9f1
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2fc798bcf13bee23
-#   text hash     5a9cbe06689c88cc
+#   content hash  e8cc0071e0009907
+#   text hash     24b24432d0d9ca14
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  57f194f89d36f8c0
-#   text hash     6b4bd851ef6bcfec
+#   content hash  26d8e51a12ac294b
+#   text hash     0d283e25d284a7bc
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -93,11 +93,7 @@ def count_splits(keys, longest, max_seqlen_k, reach, first_keys):
 def beside(ways, programs, device):
     """Warps and stages of a program that is one of so many."""
     each = 0 if runtime.INTERPRETED else programs / runtime.multiprocessors(device)
-    found = ways[0]
-    for way in ways[1:]:
-        if each >= way[0]:
-            found = way
-    return found[1:]
+    return max(way for way in ways if each >= way[0])[1:]
 
 
 def scaled_by_head(k_scale):

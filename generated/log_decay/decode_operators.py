@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  00ea64cf9ae2b780
-#   text hash     5c129e8ed06cb4a7
+#   content hash  173637aa4ceca075
+#   text hash     7d37c0c5f1e34e0f
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

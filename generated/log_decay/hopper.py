@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  076d3814441ea0e4
-#   text hash     2c3a995fb18ca735
+#   content hash  b83ebfa018798142
+#   text hash     292ebe3707cf160a
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

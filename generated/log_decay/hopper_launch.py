@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  df55a2ba6be4819b
-#   text hash     9eedc7d6577ebb1b
+#   content hash  e788ed35c075e7aa
+#   text hash     1d86086511d312d6
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c10da16e6fdfea55
-#   text hash     eddd61357ed5e6ee
+#   content hash  a6752a9cc3c58bfd
+#   text hash     88471759daaf0de0
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  af0a3e3f2d5f9cf3
-#   text hash     e418f51526012329
+#   content hash  06268527748c406b
+#   text hash     f09395fbafe13b0c
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

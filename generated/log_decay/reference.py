@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  723645dd8bec15b5
-#   text hash     bfb570d1751f2c00
+#   content hash  01fc82ec1ebdd9c0
+#   text hash     b415c2e268bc9503
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

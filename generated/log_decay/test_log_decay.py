@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b9e752cc20648e3a
-#   text hash     309908b4eef6abb8
+#   content hash  cae04a0f88879c85
+#   text hash     8d5b413addf2592a
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a3204b246e984c78
-#   text hash     027a93b122e1eff6
+#   content hash  322565d37dc083f1
+#   text hash     c8cdac0b51339d12
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

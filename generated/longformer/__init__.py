@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f897de30cf6a7c08
-#   text hash     d9511a2edce64b99
+#   content hash  93bb8689f90f55a7
+#   text hash     51a390171b8bdb7e
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

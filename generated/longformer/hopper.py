@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  50bdfed49bc8f23e
-#   text hash     aea44cd0051a1792
+#   content hash  75b3e6e04f5578f4
+#   text hash     fe16fbc7e1b2eca3
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

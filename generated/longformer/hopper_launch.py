@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  923ec2a05adedf88
-#   text hash     4768f3d0f88a1e2c
+#   content hash  27351a7674b003df
+#   text hash     b70088590c488fba
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  602133aed7e4b681
-#   text hash     045c3e2dd209d83b
+#   content hash  8a8e5c258527a004
+#   text hash     806a9518db09a83a
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8d7c841b19514c3c
-#   text hash     c99a95e6ef59e34b
+#   content hash  d865531b44dfd2d0
+#   text hash     ad2e905e7156b050
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

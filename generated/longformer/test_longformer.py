@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8843887bbf93e64b
-#   text hash     c7e4212d3f30b918
+#   content hash  edad5e6f558b05b5
+#   text hash     349de609f5bde1bd
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2bde04c543c17208
-#   text hash     e68602deb6c8e780
+#   content hash  6f021d19b8a4e387
+#   text hash     e76085e45f4e9eed
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  94b6b08e456d0d54
-#   text hash     8fb8d005be7b94cc
+#   content hash  7fc3a05378887c74
+#   text hash     da6cabc7b7ad5b2b
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b50119d837ed0d1d
-#   text hash     483da80f42ecdb6b
+#   content hash  902c3072d4e68031
+#   text hash     b3ee52f8567278a2
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

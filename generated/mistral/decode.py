@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  21a29075af96f98c
-#   text hash     323ba5d5a8bb3745
+#   content hash  b59e41fb98eb65b3
+#   text hash     ef9b0e8180e5edf0
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0d70dd204a70c5a9
-#   text hash     0969eb6ccc29e22a
+#   content hash  19a835bebdd76cec
+#   text hash     b1a256acde3c35bd
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

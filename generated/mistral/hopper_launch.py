@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6d9d0384ceffdc8e
-#   text hash     6e53cefbd3dbd25d
+#   content hash  388fe8aca7dc3d2a
+#   text hash     ef50eaa9c22934f6
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  27765a14459f02ce
-#   text hash     5c57965d5043fa8a
+#   content hash  5b7c47df998c640e
+#   text hash     1e6bfd5d8489e6aa
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7452090399c2d65b
-#   text hash     e569cba94ea4dd64
+#   content hash  430e1154c92e62de
+#   text hash     34eb75f9a4c0b387
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a62a3b3ca479e330
-#   text hash     fc11c5c334010c05
+#   content hash  af05c24e44d3fabd
+#   text hash     c642bfe513f43429
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

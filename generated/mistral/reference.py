@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  807ef92a5327fa83
-#   text hash     8f963f6bafd0a661
+#   content hash  eb9cae9ab5ff4268
+#   text hash     b51c383627b790d6
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6ecfebbb78d3e588
-#   text hash     7a64ee879310f270
+#   content hash  f54f27b8f9290989
+#   text hash     5ae3359b3e1e0983
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  15e618275912a8b1
-#   text hash     8d0745f29cccb718
+#   content hash  652b03cf9597eeba
+#   text hash     7561f46722eeebec
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

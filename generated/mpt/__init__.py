@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c069c4f6d30f618b
-#   text hash     5d333ebb9b7422b5
+#   content hash  f9de1f3b970a30d3
+#   text hash     397c9ad11bee0c60
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

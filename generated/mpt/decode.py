@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  862a24af3a6f22a1
-#   text hash     7075f44c4f36c9a8
+#   content hash  f298e6cc32689511
+#   text hash     bf8c4707b1d47ad6
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

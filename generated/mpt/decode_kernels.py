@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6887558042ec1fd0
-#   text hash     ef7b2d61704b87a5
+#   content hash  7b723bcf5adeb8cd
+#   text hash     ba82129ca5514785
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d6efc0eeebcf1f42
-#   text hash     bf80b41f7c01dfb9
+#   content hash  4a48cd893742c371
+#   text hash     aca9145ee825e274
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  800b5e6f2385c9cf
-#   text hash     7bcf0218b5f64a16
+#   content hash  2b0657bb7dc35ed5
+#   text hash     e607fbcb2aca4491
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  81d994f78c035c21
-#   text hash     88bf3676efc62c48
+#   content hash  a75c5485a43a7c38
+#   text hash     e433faf187173201
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

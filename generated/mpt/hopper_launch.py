@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  07d3dd71f3e329c2
-#   text hash     1c0a1c8fda2e1d3d
+#   content hash  b59360a2081c747d
+#   text hash     b821f0cc73159537
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8d8eb6f8096317a1
-#   text hash     746bdcd900e9dc9a
+#   content hash  73340751dbb6bff3
+#   text hash     20b856affc40e88c
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b5b38bfcd8201a15
-#   text hash     8c379f4efe903d6a
+#   content hash  340d25b0774008b2
+#   text hash     9aa6f873c877a019
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

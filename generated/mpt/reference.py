@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  00a7cce72e6ae81d
-#   text hash     efd3110a071f7e3b
+#   content hash  96c08ed1847744f9
+#   text hash     8b97c43f0ccf7511
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

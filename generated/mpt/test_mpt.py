@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  765de8c262a6c976
-#   text hash     29c57014424b6fa5
+#   content hash  64bafd93ffc45e89
+#   text hash     040454025f19ff18
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

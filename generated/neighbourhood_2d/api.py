@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e41496fa052c3d69
-#   text hash     5b9ea6c1e5070417
+#   content hash  29653fa94120bc02
+#   text hash     40ff7e912c05aa89
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

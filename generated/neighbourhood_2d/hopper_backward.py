@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  817404dcb1aa77a4
-#   text hash     3d9550184b56536a
+#   content hash  9179ceb57b6619d5
+#   text hash     f49a829ed4e7a6ff
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  090295abbb00b999
-#   text hash     15af344c0a5e9bf6
+#   content hash  dc9e495e6a06e640
+#   text hash     a7ac311930e6329d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

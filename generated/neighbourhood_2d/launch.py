@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  268ec82f82bf7212
-#   text hash     69620f7ff4fafbe5
+#   content hash  146cbb45037a4905
+#   text hash     a94809babedb1bf2
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

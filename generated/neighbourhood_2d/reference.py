@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  90f3a461d6c803c5
-#   text hash     b399f8e272bbff74
+#   content hash  429b53e6d9536c01
+#   text hash     7f7e0d561954b14f
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  10a386ac5b80c781
-#   text hash     92d04caf75afbdb8
+#   content hash  24e793ba73c046b0
+#   text hash     f1474a450dbdfd59
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

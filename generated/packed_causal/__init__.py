@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  bdf6fe7c6fabda3d
-#   text hash     4756323c0b6b4482
+#   content hash  a6e44562d821982e
+#   text hash     89d877bda0126b99
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2076b7c55cd98047
-#   text hash     c508864fb1787345
+#   content hash  cecf772db5256e09
+#   text hash     4a5dd50a1f77bf26
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  305ad3176288b351
-#   text hash     d74979f1b77fb288
+#   content hash  474d990b4ae1d476
+#   text hash     07f2f1fe940db3a1
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

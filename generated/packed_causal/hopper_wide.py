@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  70190e8e5bc84548
-#   text hash     b61f6845e538eaa8
+#   content hash  850045112409e0c0
+#   text hash     ac723739a4d7abdf
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ec8dfa6a1732a7b4
-#   text hash     e446b6007795a1e6
+#   content hash  6c515c2c317b6dda
+#   text hash     9e56680582c8f1e7
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

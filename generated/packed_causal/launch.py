@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f98a9859504fdd43
-#   text hash     b433791d1315b11c
+#   content hash  bb00b2d87bf3621b
+#   text hash     36f66e802fd621f3
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

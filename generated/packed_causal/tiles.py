@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ceb137548fc7aa35
-#   text hash     efee28b3773fa97c
+#   content hash  5ba34bd169b75a84
+#   text hash     e851428695ce7a07
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

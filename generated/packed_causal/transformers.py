@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d104efbde600d776
-#   text hash     c77106f8e148f38d
+#   content hash  cf3cac1fafb9eb18
+#   text hash     c47e66a9019b8b4d
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

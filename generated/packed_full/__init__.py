@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4de1030400b0dbc3
-#   text hash     69e6b28c804b06c5
+#   content hash  24a3999307d70b94
+#   text hash     327464f3726b9fba
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

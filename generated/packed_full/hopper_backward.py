@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b81f67bca08e3b21
-#   text hash     9902be182f68f3ad
+#   content hash  9a351c9b609e3223
+#   text hash     157c2eb2dc34a9ed
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  018b2106d2e4a7b8
-#   text hash     4f52e36423e530c6
+#   content hash  835eff17b489e365
+#   text hash     efbfc4d9d8708c75
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

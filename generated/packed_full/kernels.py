@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3a277539c9ff82bc
-#   text hash     9d0e968c09d2b3ac
+#   content hash  22c7f844c16c46ca
+#   text hash     1bfead06cb75daba
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  417529e46d38bd86
-#   text hash     94d117495e7403fb
+#   content hash  14075f185eeb4463
+#   text hash     7e3fd34c84dce05f
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

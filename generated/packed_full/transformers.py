@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  069aa27725b3c14f
-#   text hash     f024810d0e9b5dd3
+#   content hash  708de21c6a0b96eb
+#   text hash     6bb3e40a5dcefc2d
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2a142f618e01246c
-#   text hash     ca6d55e961e4c820
+#   content hash  325f86e6f43b1319
+#   text hash     686221c9fbc66697
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4d78d50dddb1082f
-#   text hash     4e1058efe7c2abdf
+#   content hash  b6164d40d89bf3b2
+#   text hash     40f34641e252e475
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  aeb6aca711e3d40d
-#   text hash     dc3d47c92ccbc835
+#   content hash  6b5d6543e986c205
+#   text hash     5cadb366bafcf3be
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

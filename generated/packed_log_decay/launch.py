@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  05705b062a74dca1
-#   text hash     358029b0944c60b6
+#   content hash  2e63766695711ce6
+#   text hash     4156813da3f504e2
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

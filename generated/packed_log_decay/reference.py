@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b7fa735467446494
-#   text hash     90a7f7d532846518
+#   content hash  b73bc9e37a76cd70
+#   text hash     a4612c83d1bf70bc
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

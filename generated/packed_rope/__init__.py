@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ddc05d9c41979708
-#   text hash     055185a8224a4aba
+#   content hash  ed10bdcdb83a7523
+#   text hash     bb8cea9e1712056e
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

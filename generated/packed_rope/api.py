@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a87da2c5d43e8b29
-#   text hash     7ffae9cd639679c4
+#   content hash  45cf78cca141442c
+#   text hash     78ffca40b3888efb
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0ba5397c173f979a
-#   text hash     6fd77b24211c1ee1
+#   content hash  91bf597f8cdcd92e
+#   text hash     eb313364751ba7bd
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

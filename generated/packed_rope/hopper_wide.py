@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3a1df1f0a53b5378
-#   text hash     3b07436ddb6c7eae
+#   content hash  5bef4922cf400fe0
+#   text hash     1a17446d072afd94
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7d8cfdf2ce3a41c5
-#   text hash     428f56aff7263531
+#   content hash  100c8fc8018c84e7
+#   text hash     89f1b80a6becfbe1
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

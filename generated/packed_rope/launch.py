@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  eedecc45eb0b2405
-#   text hash     1993a16394e11499
+#   content hash  33e37bb70d79567f
+#   text hash     da014e6de94710e5
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

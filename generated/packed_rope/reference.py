@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  fba9f67ab27c9c6d
-#   text hash     c5520f68e6d073b4
+#   content hash  4356d07310494096
+#   text hash     ed432d19402be716
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  79f35231c1b4a127
-#   text hash     b72c32539629573f
+#   content hash  3f6f88686edff68c
+#   text hash     2b05e5d5d2f3e322
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8a9ec2394c1fccb1
-#   text hash     8c5f933c821193c3
+#   content hash  bab5aef140538e34
+#   text hash     c70ebf9bf879882b
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

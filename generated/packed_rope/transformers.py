@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  eaa6c0f8769df52c
-#   text hash     e1edb49089b2aca7
+#   content hash  65d7bcd7df82d5f8
+#   text hash     ac9d997f5da67d6a
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4d3aeb0a7676f937
-#   text hash     8bdcd4a1d7d6272e
+#   content hash  73990eaa813acace
+#   text hash     976173ed5443c71d
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  730abd3b1460be78
-#   text hash     113335c4995d7238
+#   content hash  c9c2bee172eedb3e
+#   text hash     babfdbe0537337e2
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

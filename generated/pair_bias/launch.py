@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  58c796345f940a1c
-#   text hash     21b410e5a9611225
+#   content hash  e242090e2ad64934
+#   text hash     b0998909aaba7673
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d277f9cd89f57ce7
-#   text hash     abede8477d94d9cd
+#   content hash  acf40dc4a4ffc41e
+#   text hash     8cb7ba4d627c861f
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

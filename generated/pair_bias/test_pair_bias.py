@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c9b49938ddce67ef
-#   text hash     6eb9fc2d112c251c
+#   content hash  0047bb7703e0b58b
+#   text hash     dc74a687abda742c
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

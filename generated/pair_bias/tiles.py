@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d8feb29fdb8a96c1
-#   text hash     09d0e7b66f6db537
+#   content hash  85b735aabfba024f
+#   text hash     2b4f555dbbb08333
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

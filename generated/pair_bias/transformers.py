@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  aa2a4f97b328d671
-#   text hash     2f221ead4fab28b1
+#   content hash  f07d5088e098f40c
+#   text hash     917f38aa268f2a4e
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

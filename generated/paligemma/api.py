@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  80354d6158767552
-#   text hash     911370ed011d1501
+#   content hash  4cf377e33f9fd388
+#   text hash     12d1c3836548ea80
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

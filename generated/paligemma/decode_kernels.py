@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  54dc1fd5c8b42bdd
-#   text hash     7f68ecaf36be8ae3
+#   content hash  58f7747d06c6b831
+#   text hash     119626f9fde22f95
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f813e0d05c50e889
-#   text hash     3bfee4c6217d1de1
+#   content hash  c008dd8090f9d520
+#   text hash     4ca768d4363e62a8
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -92,11 +92,7 @@ def count_splits(keys, longest, max_seqlen_k, reach, first_keys):
 def beside(ways, programs, device):
     """Warps and stages of a program that is one of so many."""
     each = 0 if runtime.INTERPRETED else programs / runtime.multiprocessors(device)
-    found = ways[0]
-    for way in ways[1:]:
-        if each >= way[0]:
-            found = way
-    return found[1:]
+    return max(way for way in ways if each >= way[0])[1:]
 
 
 def scaled_by_head(k_scale):

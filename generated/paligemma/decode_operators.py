@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a8d9e34c8b7bb24c
-#   text hash     a86542db9c1420c3
+#   content hash  8a3cc0346366598d
+#   text hash     5c2430794e646ffa
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

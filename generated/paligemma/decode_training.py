@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3304e6b6ba770f02
-#   text hash     f0a02c340afb6f16
+#   content hash  ffbee031aaab0065
+#   text hash     a5547bac7c74772d
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8d55b84344af1a85
-#   text hash     e6551cd577579d98
+#   content hash  3d09fe1e04cbac22
+#   text hash     2b36bfd62f1dbc6a
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

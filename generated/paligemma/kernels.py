@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1aa515f4cd5c9b6f
-#   text hash     6b5a6b8a11c0729a
+#   content hash  3f44334a1c5ca92a
+#   text hash     617f4d5956cf2a39
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7573196847afb9a4
-#   text hash     c720df667c9c0a9e
+#   content hash  32ea9ce01e87e2e6
+#   text hash     167d9a49d144ef55
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

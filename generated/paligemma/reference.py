@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  010bfed78e39aad6
-#   text hash     0b435ac38adee233
+#   content hash  b560ca8bd18edc89
+#   text hash     6fa96ed1432eb77e
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

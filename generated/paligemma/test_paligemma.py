@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b1d6ef9500ec5fe7
-#   text hash     f6df99eee0b1b9c0
+#   content hash  eb0e203168d77d6e
+#   text hash     8ea81af0ee0fc51d
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

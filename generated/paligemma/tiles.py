@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ac521115667b4528
-#   text hash     6c8263d2ed8d3984
+#   content hash  f98a595beaaeb5b2
+#   text hash     28c4adbe6ca85fe6
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

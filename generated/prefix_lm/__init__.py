@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7dd1617148b5efeb
-#   text hash     e0a2bd89c9afc87d
+#   content hash  a06db5848ef97811
+#   text hash     794c940ce2ea2f61
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

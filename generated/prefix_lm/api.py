@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d87d6d30cf3d3b04
-#   text hash     d84769601c719481
+#   content hash  de5d7b765c0fbfce
+#   text hash     0306f3f1ac08ae90
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  566cd80b867db363
-#   text hash     694d205f081d7928
+#   content hash  7f1c902007fd3ae0
+#   text hash     388a45e7ed3f5952
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  35c7a0828c388825
-#   text hash     4e7b0fc2c36ebe89
+#   content hash  73dd1edff3863784
+#   text hash     70d56d115d64b865
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -92,11 +92,7 @@ def count_splits(keys, longest, max_seqlen_k, reach, first_keys):
 def beside(ways, programs, device):
     """Warps and stages of a program that is one of so many."""
     each = 0 if runtime.INTERPRETED else programs / runtime.multiprocessors(device)
-    found = ways[0]
-    for way in ways[1:]:
-        if each >= way[0]:
-            found = way
-    return found[1:]
+    return max(way for way in ways if each >= way[0])[1:]
 
 
 def scaled_by_head(k_scale):

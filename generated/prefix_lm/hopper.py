@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  982c3d89da203384
-#   text hash     0d60ff5454dff8ad
+#   content hash  49b786dd9499b7fb
+#   text hash     523c9f875ddf6188
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  25f5d561260abaac
-#   text hash     f15ee07f974d613c
+#   content hash  bf9ecb94ce4eb48c
+#   text hash     3c72826ba50b980f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c0aa68f10ec1a9e1
-#   text hash     a2a808c27bb5e82f
+#   content hash  43c5b498eb9190d5
+#   text hash     d0bbfeee7fb57a04
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  87de310b500e1136
-#   text hash     116f48f33f2a835f
+#   content hash  edb0ebc5e3b4dcf9
+#   text hash     8ee3b63e26746dbf
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b4be209854c30f8b
-#   text hash     8f967ef3121f47bf
+#   content hash  d4627b26139bea0b
+#   text hash     238abb77f83e9bb0
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

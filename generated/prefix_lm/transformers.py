@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  319fc428f9183f46
-#   text hash     eb40e81d3c6fb4f0
+#   content hash  ce64922afa468af6
+#   text hash     59dd1e30c9f63f48
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

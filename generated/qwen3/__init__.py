@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f0884a4416508e71
-#   text hash     188247bb6be51ecf
+#   content hash  d31700cb7ad6cde2
+#   text hash     d9c65f0d1231fd05
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

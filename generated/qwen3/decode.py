@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cbf83fd49f469063
-#   text hash     a50ee6edbde2e104
+#   content hash  4c6e15ed56ae06c2
+#   text hash     eb5a3a604c024c8e
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  11764743b4867e66
-#   text hash     6c2490ec74bc56d2
+#   content hash  1a8e7f68b2b915c4
+#   text hash     73af862a61cd14dc
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

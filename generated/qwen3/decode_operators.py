@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a63a6e30e9463cf3
-#   text hash     b8e4aeba03cbebff
+#   content hash  084ed1b75867f0e2
+#   text hash     ba426939747cbf15
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  da8054322ed64091
-#   text hash     acadd210d5bb9a10
+#   content hash  4538465a36e0db78
+#   text hash     f7b3319bfe4378ed
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

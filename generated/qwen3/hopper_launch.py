@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d5d18e2433100353
-#   text hash     79b165ab227f2e89
+#   content hash  dfadeac87186e8bb
+#   text hash     a622a22c87edfdc0
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  311a6d19a7a273fc
-#   text hash     a4803bbc421b1472
+#   content hash  dfad1112dcfdc500
+#   text hash     bd74f9d095505419
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  72bf2f8ccf962155
-#   text hash     8e6f7a6925a6af04
+#   content hash  d465744195e32710
+#   text hash     cf8ac61f6f758e89
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

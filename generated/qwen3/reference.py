@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  fcfefae717bb8c1d
-#   text hash     bad4bf052381768c
+#   content hash  5c22b857c94559c1
+#   text hash     1972e6f721a354f4
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  571a91f449c68767
-#   text hash     2a9092421fc5e346
+#   content hash  8dcd16d7780d4adc
+#   text hash     e3d1729c0b8bf794
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

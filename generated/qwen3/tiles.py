@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0e123e367ed1384c
-#   text hash     9fb91fb414ad56fa
+#   content hash  f346b69625a2fedb
+#   text hash     07c30441102d5541
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2803a20a6aa87112
-#   text hash     f5d3a767e9019a8d
+#   content hash  a6732b914903de87
+#   text hash     c083401c5d72da60
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  29d77724cab8d003
-#   text hash     35f28a7f2b50a737
+#   content hash  77f3a210758207e5
+#   text hash     dddd540b86acf4be
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  34a3b61b91009699
-#   text hash     bb61556097a14991
+#   content hash  0047c7dad8d7518d
+#   text hash     8c029833865a94f9
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c18cf96704e8f037
-#   text hash     01a35d82d5b076cc
+#   content hash  9f7dda047abc1e5d
+#   text hash     babb18372fc596dc
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7c9009bae87ec65e
-#   text hash     50d10dcbd678b25a
+#   content hash  959e46c885977c2b
+#   text hash     453fbf103e70699d
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  653ae320835c7fc7
-#   text hash     09ca8f77b9262998
+#   content hash  93a5ecc5a365273f
+#   text hash     7f6f073637795a3f
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

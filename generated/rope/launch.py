@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  40cc13483ab7a3b4
-#   text hash     7b9c0894b3824fb9
+#   content hash  34b80d422e6411ac
+#   text hash     7ff744842e478287
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7cb68af2f0c820fa
-#   text hash     71c8d338b1e29e6c
+#   content hash  99de6818f7381504
+#   text hash     25c5391e7602909f
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  fc59c64e077902ba
-#   text hash     68c56d941ba4b990
+#   content hash  d293495cb650c832
+#   text hash     e844b436f79c258e
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1c97b8550efeec1a
-#   text hash     0b1b01aa38ea8c02
+#   content hash  1738fa5ab1144e86
+#   text hash     9b7d1a717640ddb1
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  94bd99b1bca5c8e6
-#   text hash     abb4ae94e1f9aea6
+#   content hash  9535da2fe59f1369
+#   text hash     38172ce13c05c0d3
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

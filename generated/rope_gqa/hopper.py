@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  215b46e9c8bb8e41
-#   text hash     5d6bb75ff9abfcf6
+#   content hash  ccda5f29a0aed830
+#   text hash     9560c336e3a2f2a1
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

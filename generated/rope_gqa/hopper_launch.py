@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  8d67423fd74ae752
-#   text hash     e53a486fcc6c5246
+#   content hash  a6d36a0e156c40cd
+#   text hash     e157c670e5e813b7
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  974045048f9003c0
-#   text hash     e114fbba0cd5c214
+#   content hash  8ed5b4e1a125f83d
+#   text hash     d78335a74e4c0261
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

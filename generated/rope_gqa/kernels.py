@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e81b5f6d30cb2a27
-#   text hash     cd950ff5e47a382a
+#   content hash  16ecb971d5c4f7ce
+#   text hash     c98e8a035e91c801
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

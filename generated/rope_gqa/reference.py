@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5d86b91ae12123bc
-#   text hash     caafa17e5134b9cf
+#   content hash  ea2de8ccefffe69a
+#   text hash     20fe0783a75f678a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

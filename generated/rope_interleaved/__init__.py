@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  40f6908df5f046e8
-#   text hash     e3d040b0ef828ba1
+#   content hash  3467201e8adafd30
+#   text hash     979d8307470121c0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c5fcb7c5da846cb1
-#   text hash     69c641aee6521a3d
+#   content hash  e0efd4278d186269
+#   text hash     d4e1b7d9541977cf
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

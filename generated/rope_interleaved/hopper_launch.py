@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0dc4f9ee136bc435
-#   text hash     ea5f280932c272fe
+#   content hash  8bc5b936d2a0b815
+#   text hash     e80a6fa7b3dfeb1e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  397da02df4963d02
-#   text hash     007e8c3a0bbe4b89
+#   content hash  b44f8f0f9fee608b
+#   text hash     541e4fb104187a2f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ad27ee6e8bd3470d
-#   text hash     6a249a3a0c3d622f
+#   content hash  2fb8794af382d6c2
+#   text hash     459c734bd17fb631
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c24b78802c9779a2
-#   text hash     8a4e2e3f0d91b021
+#   content hash  b06b71cbdb447db6
+#   text hash     087add8eb913083a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

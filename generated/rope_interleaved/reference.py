@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ab1da3dfc6ca5f31
-#   text hash     ac772feae5814c88
+#   content hash  e305a2669232890d
+#   text hash     4fc1024343a8f69b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

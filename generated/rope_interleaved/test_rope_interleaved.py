@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7bc501b6415ac7b0
-#   text hash     05ab478f37e2d468
+#   content hash  475139e99c124c90
+#   text hash     71305cf68de1ab94
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

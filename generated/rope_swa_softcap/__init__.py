@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  de9586ee9ed79cdc
-#   text hash     f50c8d7b3bf97141
+#   content hash  80c9b13aca7d7356
+#   text hash     b7f45064e7215935
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  bb0309668a1e2ef1
-#   text hash     a8931b2d26c7ab22
+#   content hash  14635b9c4dca7cc1
+#   text hash     a531afa96e84ffe5
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

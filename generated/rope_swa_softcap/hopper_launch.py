@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fb30c31a29cc335b
-#   text hash     876992d826607479
+#   content hash  c8590cb5d67a470a
+#   text hash     93b4d0ed2fe5a908
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

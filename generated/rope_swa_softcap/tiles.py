@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  516c950f6299b663
-#   text hash     9776e7b8cf207095
+#   content hash  3aea75ba24861f53
+#   text hash     9a0836e0abd269b0
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  5f2b2ccb45d55db7
-#   text hash     15cb73e46750255e
+#   content hash  ea2f0a3827e1696c
+#   text hash     a950d0cde4975a8b
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

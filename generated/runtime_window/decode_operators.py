@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c6ce703d4c19ee49
-#   text hash     375e6c0e8541e088
+#   content hash  9321194b0b4377b4
+#   text hash     cb76812c54dc22c9
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

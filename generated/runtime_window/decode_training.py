@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6d463a48364a1c9b
-#   text hash     eeae1d4be379007a
+#   content hash  c5d0dd14bffb85fa
+#   text hash     695b3aecc9ae93ca
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

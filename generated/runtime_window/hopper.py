@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6060220e0591184a
-#   text hash     b006358d3ad7527a
+#   content hash  b9a51a6b6e0428a2
+#   text hash     c2faa2e73de546b2
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  949df92091dc2e52
-#   text hash     d618c2b65c441b9d
+#   content hash  a70671c995792cc7
+#   text hash     463900a90d4bc994
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  15c957afb0465e4e
-#   text hash     4d6644de04878607
+#   content hash  d497d3ace545d4fb
+#   text hash     fabf57319942be64
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6a4b3d2120468b37
-#   text hash     848fa53a8b667977
+#   content hash  e0bc313e547ec2bd
+#   text hash     7c4fa12d5b58d933
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

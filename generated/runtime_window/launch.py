@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e013a39346023735
-#   text hash     d6b4d4dab1abe677
+#   content hash  6e87c09d20b897e1
+#   text hash     efb4138453c5e29f
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  710f6f78d74904a2
-#   text hash     fd752e46ee876ac6
+#   content hash  92124ff23d76bc2e
+#   text hash     cc1efeb977c73dc7
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

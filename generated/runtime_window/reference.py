@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  932fb56224d0fa65
-#   text hash     2223e90d2f1679c8
+#   content hash  f5e2ca6bdafbcd29
+#   text hash     973db9564fee3390
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

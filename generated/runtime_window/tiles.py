@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  72c6145b27609f1a
-#   text hash     7ddaa8e2a17317ca
+#   content hash  f06fb4a648eae39b
+#   text hash     57f8ffe7ad852672
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

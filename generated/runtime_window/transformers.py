@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4008051ce28320ad
-#   text hash     8d2d076aba994e3b
+#   content hash  a4bc302aabea4990
+#   text hash     5b08b44a8e29cc1c
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

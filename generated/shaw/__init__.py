@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  555562a91a365b62
-#   text hash     5a4d1c5f69041842
+#   content hash  0d35dc3be9e9b5ed
+#   text hash     cdce890d9f9e827a
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  0a09450546e21235
-#   text hash     07d29bce5a7c69ab
+#   content hash  bc3ac8e69592b363
+#   text hash     b19172fcae44a3f1
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

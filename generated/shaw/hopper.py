@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  11f93e05be674bfe
-#   text hash     5bd8adc2209c5374
+#   content hash  5c02d2400883ba05
+#   text hash     e5e20944ae2b3ca4
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

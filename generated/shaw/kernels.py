@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  819dfb1e398fc678
-#   text hash     ee31c1e7e9f38f52
+#   content hash  bda20e58539da7e8
+#   text hash     0ee9b2e8375a1282
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

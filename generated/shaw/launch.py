@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a73c72407da16468
-#   text hash     f78eea06cf86a451
+#   content hash  c5fac1b3feb459e3
+#   text hash     61d67574d3af211d
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

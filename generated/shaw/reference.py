@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  926cf5e08961a6cc
-#   text hash     7faf54a17fb01535
+#   content hash  5ce28e3192ddf2e5
+#   text hash     bc8205426c8b743d
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

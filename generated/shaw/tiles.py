@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  6651e1f2cecc6bbb
-#   text hash     6f4e8641ec269478
+#   content hash  b24d640fa4e93e01
+#   text hash     869c3ed981c68b78
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e13fef6b3c2628a4
-#   text hash     d3da22d245f4ccad
+#   content hash  c8a8f0a406a17cac
+#   text hash     834c230a5e7a394c
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b857da5d59b5062d
-#   text hash     ef44979281526576
+#   content hash  c4d1990c8af6531f
+#   text hash     b020c682f373e393
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  24aa28df1d71119c
-#   text hash     e1d916e193326be6
+#   content hash  21c69091b1cdb46f
+#   text hash     7a2e49b20df332a4
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

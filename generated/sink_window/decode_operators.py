@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  40b3a2865745a952
-#   text hash     425f8dc71722143f
+#   content hash  25a5e3f71f4b98ad
+#   text hash     3f512eeb066d20b7
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

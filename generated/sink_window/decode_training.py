@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0fc026a4777da3ba
-#   text hash     c9211e91597f6f7f
+#   content hash  a1e2051622ff769e
+#   text hash     dafbda3a3653d786
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7ef05b11783dcda7
-#   text hash     d020ee7d79d652e4
+#   content hash  565206d3bf038a0d
+#   text hash     9dc805d4de80cdb6
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c68b00a3b7c230e3
-#   text hash     e1bf4b9ff2a4f709
+#   content hash  63c182ec383de860
+#   text hash     ae2d8fe7c867d4c7
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4393b315f631ebbc
-#   text hash     0083c22a25365d8b
+#   content hash  5b5c589b26a79571
+#   text hash     8199bf2e2225a625
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  db6ba6a838d8d97e
-#   text hash     b6db28b1a8529caa
+#   content hash  0310a697d1e2460f
+#   text hash     4958c9d2bcc5ca18
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5cabd47ca50c3c02
-#   text hash     004d680d92507f45
+#   content hash  abfef14664aa6406
+#   text hash     f2bc40fab141f482
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

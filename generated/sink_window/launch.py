@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ce1b0328d8732210
-#   text hash     97d94b706acd429e
+#   content hash  848d35134d8e4fa1
+#   text hash     ad13b6d6ff5a4b97
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  157bbe1f96c5a677
-#   text hash     cc485ca9c1ec9af9
+#   content hash  d2861fab7212a477
+#   text hash     ef31c239a8bad0ce
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  49e04b7320ae7bd0
-#   text hash     9b80574d5ed238b2
+#   content hash  d22ef68f6df16c64
+#   text hash     8b162e9266854dd2
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  dbc0250189738533
-#   text hash     a30cb7435a48bb91
+#   content hash  2b63a62541c2f10f
+#   text hash     f657600cf8ce0bb1
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

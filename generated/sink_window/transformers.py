@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8000c5ae36c82dde
-#   text hash     e75658ed45a95959
+#   content hash  a5a0c65349a47f56
+#   text hash     e6847cb409da40c7
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

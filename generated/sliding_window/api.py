@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  24c53eca0393ac47
-#   text hash     519e27625254e350
+#   content hash  73a74b18115546d9
+#   text hash     cad9c0264f8035d0
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8ecf2eb08b90db68
-#   text hash     3407966cc6227a5d
+#   content hash  e1d2b64499bf6553
+#   text hash     91b2d411c637acf4
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  201a4977e0d76aec
-#   text hash     98bb8448e1c816eb
+#   content hash  94bbf1bdb64aa42c
+#   text hash     6c5eb0c1069f899a
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

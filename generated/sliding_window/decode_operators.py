@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b3a2d40d63451ceb
-#   text hash     55cb83a46d83eb48
+#   content hash  d4d472aab2c5247c
+#   text hash     d80a3fc98acbf60a
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  637e84d8f3101a86
-#   text hash     7c4d9b7a81791bbd
+#   content hash  0c8fa45423c5132c
+#   text hash     fbe52651fe56358c
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

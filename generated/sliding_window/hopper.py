@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6ac4020421fb49a9
-#   text hash     3284901d5091baf6
+#   content hash  e553fc899bb9f682
+#   text hash     d124c3f7f2ae798d
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

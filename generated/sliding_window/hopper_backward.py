@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  0cb7946bfee115da
-#   text hash     e2328a251dd1ed97
+#   content hash  80d917024bbcc858
+#   text hash     f8ff96826d2c94f1
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

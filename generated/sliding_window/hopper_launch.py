@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  da776035188326b6
-#   text hash     5d455bb74e0e7e6a
+#   content hash  12e869b9c9e050ab
+#   text hash     21c811455a83a50a
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

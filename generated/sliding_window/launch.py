@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  757be1c33293284d
-#   text hash     e068337fad524a10
+#   content hash  546cfb402cd2d202
+#   text hash     bafefe4d7aa38afe
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fe0366cb74d3d043
-#   text hash     8431bef2c1cfd474
+#   content hash  cbf95a690deac5b0
+#   text hash     a2056e39b492dfab
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

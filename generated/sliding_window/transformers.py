@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  072f1fbd5686d003
-#   text hash     5957bafd1c3fcf67
+#   content hash  476dd3ebc71b997c
+#   text hash     4c71630a2a74f38e
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

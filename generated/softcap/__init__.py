@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  76c5fdd957b34b31
-#   text hash     3f979680d4fb6721
+#   content hash  eabce8850976c506
+#   text hash     9baecb96329df14d
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

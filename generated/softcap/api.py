@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7a19c9bdac1a2e1b
-#   text hash     d2385f1535e56c85
+#   content hash  a1eeddb090751399
+#   text hash     27ee0acf8ca005c1
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

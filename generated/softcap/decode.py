@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  aa64006c44d5ff7b
-#   text hash     f46347ee276bce94
+#   content hash  b28708b9712775d4
+#   text hash     c2e913ad64ed5b27
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

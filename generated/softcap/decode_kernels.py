@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  61aebb791e3a4556
-#   text hash     be673321f086851a
+#   content hash  880ad69ad4b493dc
+#   text hash     f6274363ba042eca
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c3de4b3370f16083
-#   text hash     efc723768f6b52fb
+#   content hash  555a9158e1aee4c2
+#   text hash     af0d6a4f222d14b7
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  510c48b06329b1ed
-#   text hash     0fb4fa21303f56bd
+#   content hash  42b55c7b89f377ff
+#   text hash     3385c2787d4eaaaf
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

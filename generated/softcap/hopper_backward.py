@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  09b70bc7d2e9392e
-#   text hash     7667cee449eae3b2
+#   content hash  4e8a2428684b3528
+#   text hash     0fc0bcfa0648affb
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8350083cb5f79a0f
-#   text hash     737c2a408ad2d4f7
+#   content hash  15c21d16aae3d0c7
+#   text hash     842df4d76b4f26f2
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

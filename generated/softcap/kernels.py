@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  27010ddb48222b74
-#   text hash     c66e802a47ef84cd
+#   content hash  32ab95871cedeab9
+#   text hash     ae36301b6d30a911
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

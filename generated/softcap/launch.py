@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  68a9cfcb68d2dc06
-#   text hash     e7ff3f569d55df14
+#   content hash  c466cad70e589cb6
+#   text hash     b967ddd91a1662fe
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

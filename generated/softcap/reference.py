@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4c262405519b6493
-#   text hash     e60f083a19dcd2b3
+#   content hash  6b694621760a4942
+#   text hash     94546788af480339
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

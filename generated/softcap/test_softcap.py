@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  dced984dd14a505b
-#   text hash     c7c8a4759e3ab31d
+#   content hash  737d47b7d8f5abfa
+#   text hash     cd58ec7f4aca1095
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4148b09faf3ae615
-#   text hash     2a9a6125b7113f5f
+#   content hash  664d771c9e00fd79
+#   text hash     d57e70b40d491d1e
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

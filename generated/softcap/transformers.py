@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c0245005dd05a82b
-#   text hash     6448562722b65ea0
+#   content hash  390b2cca259b474d
+#   text hash     e0f4c7f15e3f58e0
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

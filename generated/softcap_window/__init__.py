@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4607a07154a165f6
-#   text hash     2e8b5521e3ea9aab
+#   content hash  0b270ca8f5758cf5
+#   text hash     4d782291faf44c0e
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

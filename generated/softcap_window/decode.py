@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  eae8c942068b4e59
-#   text hash     31fb96113a44d4a9
+#   content hash  f972827859dcc765
+#   text hash     f1905fa4e0f57807
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3f2e87df2f922ec2
-#   text hash     1104cf5d5da73fd4
+#   content hash  148b0f3006694250
+#   text hash     fe7bc8b9ef13590b
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  45c2edbf4911b6e6
-#   text hash     bb8e73838d5db859
+#   content hash  574497c2ad1afdb4
+#   text hash     ac15254407a6b8e7
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

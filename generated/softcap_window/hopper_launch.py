@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f3936bfa7196562f
-#   text hash     bbbc286c9fd0252f
+#   content hash  586e3de39d6ba6ee
+#   text hash     9ded2b024b443bf9
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  6229f225c72f07b5
-#   text hash     adca7ac519d6ae47
+#   content hash  ad083277334bbb93
+#   text hash     d64f1cde5dd62acf
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

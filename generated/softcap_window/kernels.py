@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4730a4da4ea323ab
-#   text hash     f25f1fe96fbf39fa
+#   content hash  554a3447b530a909
+#   text hash     32a565625b70c377
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

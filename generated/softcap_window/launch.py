@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7b63a1f7c9823156
-#   text hash     ade4304e141f5c96
+#   content hash  49ac8df9d1150fb2
+#   text hash     1b9a4c23bcb2cbe6
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

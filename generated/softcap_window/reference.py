@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  8a5be168384f4b41
-#   text hash     8eb598e6703cffcc
+#   content hash  75445ff64b900c82
+#   text hash     d2c56608b8d56159
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

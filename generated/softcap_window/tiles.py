@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  bff0ec2a8de95ff8
-#   text hash     7e04a7a07d511851
+#   content hash  31827d7e788c8c80
+#   text hash     2ae7f0ac3983d589
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

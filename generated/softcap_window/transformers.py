@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  215fcd61f61929cc
-#   text hash     a327ea50b21d964e
+#   content hash  b17d74b9eb25edc9
+#   text hash     a992eece04376dfe
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

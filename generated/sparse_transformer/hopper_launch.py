@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  988e5611b7450712
-#   text hash     d8fc12e2f2becdbc
+#   content hash  7ab8b5063e82d229
+#   text hash     9211fb5dee9d584a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

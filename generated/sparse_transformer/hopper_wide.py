@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ed44a14ab6157c03
-#   text hash     6e4f737f7f1da2e0
+#   content hash  72ad54c1b470bac6
+#   text hash     eae82c933f328d73
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  626f34bc80a688ec
-#   text hash     c1ac05fec727c7fb
+#   content hash  b8f867b623ffef8f
+#   text hash     3a86738d017211e0
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1a864aa9cfd0317d
-#   text hash     3f29510156713861
+#   content hash  499537c663d38fc5
+#   text hash     847add36114c0ddb
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  be39cff875601211
-#   text hash     10680eade1d13837
+#   content hash  e28aff15262f218c
+#   text hash     859658e0b9d7a9d0
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

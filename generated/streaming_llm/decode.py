@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3f570ba8b3cb2a15
-#   text hash     42ef64abcacc9b65
+#   content hash  e41bc60dc94f31c4
+#   text hash     abd683b82742e220
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

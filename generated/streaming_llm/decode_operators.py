@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  260ebb861579a8e3
-#   text hash     3971732e3bfea4c4
+#   content hash  7ced18cf74dd95c3
+#   text hash     9d111bcb7ba9fb64
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  840429a7871f6f13
-#   text hash     49d5e79b8d3031e5
+#   content hash  db75d5b30e1deab8
+#   text hash     71e760dfff269a27
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5bca2775d777af00
-#   text hash     73a957f4a9d3650e
+#   content hash  2199cd3bbfceba9c
+#   text hash     bf07b3281df7b38a
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  45769a15f4b6bdca
-#   text hash     88b74b8d1f868fff
+#   content hash  3b40d324fd399f8d
+#   text hash     facefc10f4e797d1
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

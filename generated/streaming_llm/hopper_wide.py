@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9d8999a7aae8ee4a
-#   text hash     dac03fb966bc87f4
+#   content hash  36e10a918c171a05
+#   text hash     0e91e1d7371f1b9a
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

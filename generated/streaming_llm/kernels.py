@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d8e430ce663ff9e7
-#   text hash     e778eb2e7d2a21cf
+#   content hash  f33a663a5db4d9a1
+#   text hash     f43fa4300954574d
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

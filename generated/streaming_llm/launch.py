@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ce7bb27f03fb7ebd
-#   text hash     7bb76773b5877bd1
+#   content hash  d2277ccbefc07227
+#   text hash     2cd855b1cd38a946
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

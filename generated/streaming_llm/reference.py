@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a846d5cc2226ebbe
-#   text hash     c748759d8a75b5da
+#   content hash  4989b42bb0dcf154
+#   text hash     bf40b4e2b2a0920c
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

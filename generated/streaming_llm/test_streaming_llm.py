@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8091bc393dbdf4a1
-#   text hash     138f7edc9dedda5c
+#   content hash  35b6815ff934c28b
+#   text hash     6de9f91846b9ee44
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

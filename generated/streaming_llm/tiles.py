@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  11ef1aae6985461f
-#   text hash     8067ac6e9ec66e45
+#   content hash  fdbca32052754689
+#   text hash     ed4af02525d35770
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

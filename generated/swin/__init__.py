@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  df21f35be5f83add
-#   text hash     fcee409b07fca517
+#   content hash  cf89abbf2821f8f2
+#   text hash     148d018c3c0c68c4
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  b4abe969d34a1dab
-#   text hash     e216c65071649df1
+#   content hash  337e8f3a7ba5d059
+#   text hash     f7c7ab140ec8582a
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0f8def7e6ca92ed4
-#   text hash     76cc83122c7dd7a6
+#   content hash  504bd4bcbc83e3d4
+#   text hash     12b9daae3565a451
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e7f4f1c4583d11ad
-#   text hash     a50f601f12874e0c
+#   content hash  c491a688e8625e21
+#   text hash     d336a9b95d99dd90
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7db7a105f9eb3cb4
-#   text hash     cdb6e27b1c066c71
+#   content hash  7dd414ebc652cdb9
+#   text hash     01d22bfe071b8328
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

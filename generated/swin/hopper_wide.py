@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2ff99e1d3be11589
-#   text hash     86f7ea7d665f058a
+#   content hash  6c4ba52440c79ee8
+#   text hash     df1e1c29863933be
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1ea1820a4f6e8d59
-#   text hash     388265f83ba91631
+#   content hash  1483923efaacdd32
+#   text hash     22215fe078a085aa
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  aaf3781ea09ba56a
-#   text hash     c90c2dcc9dfeaf29
+#   content hash  85a1031716b3b300
+#   text hash     30a8db1fdcc2665b
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

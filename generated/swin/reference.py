@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  cf70a3ab541556f0
-#   text hash     41d77f280bbc9280
+#   content hash  c4a8f84e9893de62
+#   text hash     663fc143ab28e30d
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

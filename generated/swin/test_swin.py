@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  6baac531dbb8147c
-#   text hash     8faa0ae72c809cef
+#   content hash  a32686560d8dcd93
+#   text hash     7b46b13458d705eb
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

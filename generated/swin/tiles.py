@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  89c9d0456e02cd22
-#   text hash     f4cc75b3a08b8a5e
+#   content hash  7da377cc313c0754
+#   text hash     eaa07291dc3aeb68
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  9e52edf4c39d877c
-#   text hash     bee6d5b21cbdf53b
+#   content hash  ce6f0ccce095a09d
+#   text hash     b67be27160717800
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  cbfba163bcf36a2a
-#   text hash     13414a8bc6ad9747
+#   content hash  9c94077f0f0598d6
+#   text hash     05eb2b66078af8e8
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

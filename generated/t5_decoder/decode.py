@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  67565e55b3ad70e7
-#   text hash     b0b242d6976cc227
+#   content hash  23664c38bab56991
+#   text hash     2880055bff159ff1
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

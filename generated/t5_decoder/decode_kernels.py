@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  807d593dde883799
-#   text hash     0236f28110319807
+#   content hash  af5f97eb2908bd0b
+#   text hash     75b9714bd23a7d3c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

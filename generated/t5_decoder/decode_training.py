@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4caa6af7baee94c5
-#   text hash     98a661b7bb9d1948
+#   content hash  d3aae566c82a42d2
+#   text hash     bbcb9fea9a8e61b5
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  551838c6bbd86117
-#   text hash     8e855f176ed640e1
+#   content hash  956da97c1608b4fa
+#   text hash     e71beca89d4b186f
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5f1d8093c5b6d8a5
-#   text hash     240c5a6727dd3d7a
+#   content hash  6fa622b10fe575c9
+#   text hash     7064808784703803
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

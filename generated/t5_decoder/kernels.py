@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b9451b00265d9612
-#   text hash     4a13679a7674915b
+#   content hash  e7407a74ef152140
+#   text hash     0fdf2bb6bfc17145
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6271aa1010409218
-#   text hash     2b162a9cdd672957
+#   content hash  e4f57e196781a57a
+#   text hash     9c6ee2a5c9ccdf23
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

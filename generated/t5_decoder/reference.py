@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f010e8d6f900d326
-#   text hash     cdb3152e10285f93
+#   content hash  ca1737d0349b98bd
+#   text hash     25035552f2f2772d
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  01bb15c3b0fbd564
-#   text hash     1ccd18ee84795d1f
+#   content hash  4cc69d1cf3fd7d31
+#   text hash     e865313924925f84
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

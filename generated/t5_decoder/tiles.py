@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  244cef7d6565bd2d
-#   text hash     18e6c53d746da2fa
+#   content hash  fe7bb07b9ab83cb5
+#   text hash     f9266b8093114fa2
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ba872ab06255a07c
-#   text hash     52d13133e15d792f
+#   content hash  6ea3aa6bce0162f2
+#   text hash     dc82b17f3a412e8e
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  11efdf30562c5d3e
-#   text hash     c89bfe1b380d50ee
+#   content hash  40fc78a0a8fd6e96
+#   text hash     e5e18905b4731f52
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

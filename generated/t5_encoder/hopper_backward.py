@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  03e9195de1578cf3
-#   text hash     68438b731f0fab74
+#   content hash  937c94bc1f00d44b
+#   text hash     c0673c1b928b40a6
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ee805787449513ae
-#   text hash     40f82bf35f0c27da
+#   content hash  b431e4c351b45199
+#   text hash     d2a417a1da95f8f1
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

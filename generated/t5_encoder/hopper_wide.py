@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  1d5e50eb204d0716
-#   text hash     22cd6edc2e6985e4
+#   content hash  532ed06e2fd139bc
+#   text hash     39457c34a4c0772d
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

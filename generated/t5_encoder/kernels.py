@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2bed9f41c1d78a98
-#   text hash     b6faf4f59fd325f2
+#   content hash  7c0a9f400638cead
+#   text hash     3f86edd95fad8237
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  9cc10a45d31f68a4
-#   text hash     6cf11a54ed9f899f
+#   content hash  6145938dbb395be2
+#   text hash     d8e58f30f280f19c
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

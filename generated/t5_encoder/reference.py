@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a094b55027d09801
-#   text hash     f4da38ff16b3bab2
+#   content hash  f2f85bee1f339fb1
+#   text hash     4a5eb3fdfeeffa57
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a0bdecc19d8d001f
-#   text hash     82a3d673cd88a6b7
+#   content hash  079f86d36ef5d48d
+#   text hash     52257e12136b62fe
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2d2805897fad23c1
-#   text hash     d2171bafe099212b
+#   content hash  e8d9f0a1654beb35
+#   text hash     d655cde0f78b1ee9
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

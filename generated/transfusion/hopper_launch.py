@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1d90f85ab6297d13
-#   text hash     dafd1096dfdd5065
+#   content hash  c632ef1fa92ef076
+#   text hash     17385a3234454f8c
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6377fb3c11131959
-#   text hash     3d985eea6030d9df
+#   content hash  6b7aa6b98204aaa5
+#   text hash     81d0455db9a61bb0
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  982ab04e6cf1a623
-#   text hash     35302c120c107ab9
+#   content hash  7a18da4c11dd53ce
+#   text hash     ffe86aae30a2cdea
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

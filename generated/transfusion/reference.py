@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  cdfc1a0a9906e605
-#   text hash     df3679259f3ba66a
+#   content hash  90a44e866ea54000
+#   text hash     ad0ba28672f562fb
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  177ef3a415c59d49
-#   text hash     41a3e2e0caabe02d
+#   content hash  10c962fe68ce8982
+#   text hash     7dd6dbe7453de4f7
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  26807f96b139a4d8
-#   text hash     eab3631b00936f59
+#   content hash  1c3b60d3b9882740
+#   text hash     c304f2d8d0c6b7be
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e2373ce5548a09c2
-#   text hash     f059977431487789
+#   content hash  1a28963e86ab5354
+#   text hash     7b643f6d085fb85c
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  fe435c2c9df1bc2c
-#   text hash     3a43d6bddc168cb4
+#   content hash  be2131c149b22eaf
+#   text hash     cf81125027ad6c74
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

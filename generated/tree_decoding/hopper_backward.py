@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  227713548fb6e8a1
-#   text hash     89c7d024efb877fc
+#   content hash  71271bfde35b99e5
+#   text hash     5107d2c202d498b5
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

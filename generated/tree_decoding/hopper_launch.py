@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  595c8b83362e4d31
-#   text hash     0b84fea5318f196a
+#   content hash  aac53408a3016c1c
+#   text hash     1465f6b6d3b8b501
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

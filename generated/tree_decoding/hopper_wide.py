@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  35cc4f5b855b6331
-#   text hash     bdf712e7462128a3
+#   content hash  ddeab1001f855ff6
+#   text hash     d658f788e13d0268
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  10ddcab7fb0eaf49
-#   text hash     24ae97fd1305f8d4
+#   content hash  37d5df2fa6240a73
+#   text hash     94647669a206685f
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

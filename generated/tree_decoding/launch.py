@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9a80fb7792f27e8a
-#   text hash     eeeee17910f9b55d
+#   content hash  3ed93e9eae92a718
+#   text hash     f5c51483b3cbf21a
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

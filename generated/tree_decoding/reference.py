@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  87d7177b1fad7cd2
-#   text hash     e687025671151d0a
+#   content hash  52b113af098ad6cc
+#   text hash     e56b17a1d1e59903
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

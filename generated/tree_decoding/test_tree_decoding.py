@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  35ea134715475a12
-#   text hash     f8d81e323b08e616
+#   content hash  10d9d7390b6b5a84
+#   text hash     0731be1f1dfd0303
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2980a9e61ff95570
-#   text hash     9ea1d2b67caa441c
+#   content hash  20a9ccf8d37007ca
+#   text hash     4f7dc1e35aefbdc8
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -80,10 +80,11 @@ class Sequences:
         """How many keys they have."""
         return torch.tensor(self.lengths, dtype=torch.int32, device=self.device)
 
-    def cuts(self) -> Values:
-        """Where new tokens begin, as keywords."""
-        cu = torch.tensor([0, *self.new], device=self.device).cumsum(0).int()
-        return {"cu_seqlens_q": cu, "max_seqlen_q": max(self.new)}
+    def cuts(self, side: str = "q") -> Values:
+        """Where new tokens of each begin, or keys, as keywords."""
+        counts = self.new if side == "q" else self.lengths
+        cu = torch.tensor([0, *counts], device=self.device).cumsum(0).int()
+        return {f"cu_seqlens_{side}": cu, f"max_seqlen_{side}": max(counts)}
 
 
 @dataclass

@@ -6,7 +6,6 @@ ATTNFORGE_RANDOM=N sets how many: half as many as test_random_specs.py takes.
 from __future__ import annotations
 
 import inspect
-import itertools
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from devices import GPU
 from random_inputs import Draw
 from random_specs import MASKS, generate, refused
 
-from attnforge.expressions.inputs import Axis, Input
+from attnforge.expressions.inputs import ROW_AXES, Axis, Input
 from attnforge.language import spec
 from attnforge.language.spec import Spec
 from attnforge.plan.paged import PAGED, decoded
@@ -34,11 +33,17 @@ OPTIONS = {keyword: values for _, _, options in MASKS for keyword, values in opt
 FOUND = [path for path in (Path(__file__).parents[1] / "found_specs").glob("*.yaml") if path.stem != "crowded_names"]
 
 
-def cut(x: torch.Tensor, axis: int, counts: Sequence[int], batch: int | None) -> list[torch.Tensor]:
-    """The first rows of each sequence, without the axis of these."""
+def cut(x: torch.Tensor, axis: int, counts: Sequence[int], batch: int | None) -> tuple[list[torch.Tensor], int]:
+    """The first rows of each sequence, without the axis of these, and the axis of rows there."""
     each = [x] * len(counts) if batch is None else x.unbind(batch)
     axis -= batch is not None and batch < axis
-    return [y.narrow(axis, 0, n) for y, n in zip(each, counts, strict=True)]
+    return [y.narrow(axis, 0, n) for y, n in zip(each, counts, strict=True)], axis
+
+
+def axes(given: Input) -> tuple[int | None, list[int]]:
+    """The axis of sequences, if there is one, and those that run over tokens."""
+    batch = given.kinds.index("batch") if "batch" in given.kinds else None
+    return batch, [i for i, kind in enumerate(given.kinds) if kind in ROW_AXES]
 
 
 class Calls:
@@ -112,23 +117,19 @@ class Calls:
 
     def _decoded(self, given: Input, value: Any) -> Any:
         """An input as decoding takes it."""
-        batch = given.kinds.index("batch") if "batch" in given.kinds else None
-        rows = [i for i, kind in enumerate(given.kinds) if kind in self.most]
+        batch, rows = axes(given)
         if PAGED.holds(given):
             (token,) = rows
-            each = cut(value, token, self.s.lengths, batch)
-            axis = token - (batch < token)
+            each, axis = cut(value, token, self.s.lengths, batch)
             stored = self.cache.stored([y.movedim(axis, 0) for y in each])
             return stored.movedim((0, 1), (batch, token))
         if PAGED.follows(given) and self.cuts:
-            (query,) = rows
-            return torch.cat(cut(value, query, self.s.new, batch), query - (batch is not None and batch < query))
+            return torch.cat(*cut(value, *rows, self.s.new, batch))
         return value
 
     def _whole(self, given: Input, value: Any) -> Any:
         """The same as the reference takes it: no longer than the longest sequence, or all sequences' one by one."""
-        batch = given.kinds.index("batch") if "batch" in given.kinds else None
-        rows = [i for i, kind in enumerate(given.kinds) if kind in self.most]
+        batch, rows = axes(given)
         if not self.spec.packed:
             for i in rows:
                 value = value.narrow(i, 0, -(-self.most[given.kinds[i]] // int(given.axes[i].per)))
@@ -136,9 +137,8 @@ class Calls:
         if batch is None or not rows:
             return value
         (row,) = rows
-        axis = row - (batch < row)
         counts = self.s.new if given.kinds[row] == "query" else self.s.lengths
-        return torch.cat(cut(value, row, counts, batch), axis)
+        return torch.cat(*cut(value, row, counts, batch))
 
     def expected(self) -> list[list[torch.Tensor]]:
         """Out, LSE and the sums over keys of each sequence."""
@@ -149,9 +149,7 @@ class Calls:
         }
         given |= {"return_lse": True, "return_key_sums": True}
         if self.spec.packed:
-            cuts = {"cu_seqlens_q": cumulated(new), "cu_seqlens_k": cumulated(lengths)}
-            cuts |= {"max_seqlen_q": max(new), "max_seqlen_k": max(lengths)}
-            out, lse, sums = self.module.reference(*map(torch.cat, (q, k, v)), **given, **cuts)
+            out, lse, sums = self.module.reference(*map(torch.cat, (q, k, v)), **given, **s.cuts(), **s.cuts("k"))
             return [list(x) for x in zip(out.split(new), lse.split(new, 1), sums.split(lengths, 1), strict=True)]
         starts = torch.tensor([n - count for n, count in zip(lengths, new, strict=True)], dtype=torch.int32)
         padded = (torch.nn.utils.rnn.pad_sequence(x, batch_first=True) for x in (q, k, v))
@@ -175,10 +173,6 @@ class Calls:
         if not self.spec.rope:
             return {}
         return {name: self.given[name] for name in ("cos", "sin")} | {"positions": torch.arange(self.s.lengths[b])}
-
-
-def cumulated(counts: Sequence[int]) -> torch.Tensor:
-    return torch.tensor([0, *itertools.accumulate(counts)], dtype=torch.int32)
 
 
 def ways(draw: Draw) -> Iterator[Values]:

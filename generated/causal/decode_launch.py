@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e3e8503cd2b00fb4
-#   text hash     8376ae8f0735827f
+#   content hash  1b7e91c2749ad1f3
+#   text hash     e5763ee832a42b53
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -23,7 +23,7 @@ SPLITS_16BIT = {
     ),
     128: (
         (64, ((0, 4, 3), (3.5, 2, 2)), 256),
-        (32, ((0, 4, 3), (1.75, 2, 3), (3.5, 1, 2)), 1024),
+        (32, ((0, 4, 3), (1.75, 2, 3), (3.5, 2, 2), (7, 1, 2)), 1024),
         (64, ((0, 4, 3),), 1024),
     ),
     256: ((32, ((0, 4, 3), (3.5, 2, 2)), 256), (32, ((0, 4, 3), (2.25, 2, 2)), 1024), (16, ((0, 4, 4),), 1024)),

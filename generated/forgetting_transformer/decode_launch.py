@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  79775716530a2555
-#   text hash     df398fcee74d79ad
+#   content hash  eaad08603d8d3ba0
+#   text hash     e751580938c97b34
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -23,7 +23,7 @@ SPLITS_16BIT = {
     ),
     128: (
         (64, ((0, 4, 3), (3.5, 2, 2)), 256),
-        (32, ((0, 4, 3), (1.75, 2, 3), (3.5, 1, 2)), 1024),
+        (32, ((0, 4, 3), (1.75, 2, 3), (3.5, 2, 2), (7, 1, 2)), 1024),
         (32, ((0, 4, 3),), 1024),
     ),
     256: ((32, ((0, 4, 3), (3.5, 2, 2)), 256), (32, ((0, 4, 3), (2.25, 2, 2)), 1024), (16, ((0, 4, 4),), 1024)),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7692c0442bc224f8
-#   text hash     7e3f543ee2a9b0d0
+#   content hash  5b2ab76bacee4c20
+#   text hash     8ee570a44ca078b9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -23,7 +23,7 @@ SPLITS_16BIT = {
     ),
     128: (
         (64, ((0, 4, 3), (3.5, 2, 2)), 256),
-        (32, ((0, 4, 3), (1.75, 2, 3), (3.5, 1, 2)), 1024),
+        (32, ((0, 4, 3), (1.75, 2, 3), (3.5, 2, 2), (7, 1, 2)), 1024),
         (64, ((0, 4, 3),), 1024),
     ),
     256: ((32, ((0, 4, 3), (3.5, 2, 2)), 256), (32, ((0, 4, 3), (2.25, 2, 2)), 1024), (16, ((0, 4, 4),), 1024)),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  86bf54c2d94826d9
-#   text hash     8f876d863fb8ecb0
+#   content hash  2b92131217113a9f
+#   text hash     9ae5370d227d61c0
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -23,7 +23,7 @@ SPLITS_16BIT = {
     ),
     128: (
         (64, ((0, 4, 3), (3.5, 2, 2)), 256),
-        (32, ((0, 4, 3), (1.75, 2, 3), (3.5, 1, 2)), 1024),
+        (32, ((0, 4, 3), (1.75, 2, 3), (3.5, 2, 2), (7, 1, 2)), 1024),
         (64, ((0, 4, 3),), 1024),
     ),
     256: ((32, ((0, 4, 3), (3.5, 2, 2)), 256), (32, ((0, 4, 3), (2.25, 2, 2)), 1024), (16, ((0, 4, 4),), 1024)),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c008dd8090f9d520
-#   text hash     4ca768d4363e62a8
+#   content hash  5f59a3fce9d2ef11
+#   text hash     e0f797b4f7765ecc
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 
@@ -23,7 +23,7 @@ SPLITS_16BIT = {
     ),
     128: (
         (64, ((0, 4, 3), (3.5, 2, 2)), 256),
-        (32, ((0, 4, 3), (1.75, 2, 3), (3.5, 1, 2)), 1024),
+        (32, ((0, 4, 3), (1.75, 2, 3), (3.5, 2, 2), (7, 1, 2)), 1024),
         (64, ((0, 4, 3),), 1024),
     ),
     256: ((32, ((0, 4, 3), (3.5, 2, 2)), 256), (32, ((0, 4, 3), (2.25, 2, 2)), 1024), (16, ((0, 4, 4),), 1024)),

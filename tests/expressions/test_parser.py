@@ -88,6 +88,21 @@ def test_what_gets_through_means_what_python_means(text: str, q: int, k: int, sc
     assert evaluate(node, env) == pytest.approx(expected, rel=1e-12, nan_ok=True)
 
 
+@pytest.mark.parametrize("text", ["(q < 3) == (k < 3)", "(q < k) != (k % 2 == 0) == (k < 5)", "(k < 3) == on != flag"])
+def test_conditions_are_compared_as_in_python(text: str) -> None:
+    node = good(text, "mask")
+    for q, k, flag in itertools.product(range(6), range(6), (False, True)):
+        env = {"q": q, "k": k, "flag": flag}
+        assert evaluate(node, env) == eval(text, {"on": True}, env)
+
+
+def test_conditions_compared_at_many_levels_stay_small() -> None:
+    text = "q < 1"
+    for level in range(20):
+        text = f"(k < {level}) == ({text})" if level % 2 else f"({text}) != (k < {level})"
+    assert sum(1 for _ in good(text, "mask").walk()) < 300
+
+
 def test_whole_numbers_that_are_known_are_worked_out() -> None:
     assert good("q // (2 * size) < k + min(4, 9) - 3 ** 2", "mask") == good("q // 10 < k + 4 - 9", "mask")
     assert good("score + (low - 2)") == good("score + -5")
@@ -166,6 +181,7 @@ BAD: list[tuple[str, str, int, str]] = [
     ("mask", "not q", 5, "expected a condition, got a number: `not` turns a condition round"),
     ("mask", "q and k < 1", 1, "expected a condition, got a number: `and` joins conditions"),
     ("mask", "(q < k) < 3", 2, "expected a number, got a condition: comparisons take numbers"),
+    ("mask", "(q < k) == 1", 2, "expected a number, got a condition: '==' takes two numbers or two conditions"),
     ("mask", "q < k if q else k < 1", 10, "expected a condition, got a number: the choice hangs on a condition"),
     ("mask", "q < 1 if flag else 1", 20, "both choices have to be numbers, or both conditions"),
     ("mask", "score > 0", 1, "only score terms can read score"),

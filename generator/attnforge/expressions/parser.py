@@ -284,17 +284,27 @@ class _Walk:
         return Node(sign, (left, right), None, kind, tree.col_offset)
 
     def visit_Compare(self, tree: ast.Compare) -> Node | None:
-        sides = [self.need_number(self.visit(x), "comparisons take numbers") for x in (tree.left, *tree.comparators)]
+        sides = [self.visit(x) for x in (tree.left, *tree.comparators)]
         for op in tree.ops:
             if type(op) in _OTHERS:
                 return self.fail(tree, f"{_OTHERS[type(op)]!r} is not part of the language")
-        found: list[Node] = []
-        for op, a, b in zip(tree.ops, sides, sides[1:], strict=False):
-            if a is None or b is None:
-                return None
-            sign = _COMPARE[type(op)]
-            found.append(Node(sign, (_limit(a, sign, b), _limit(b, _TURNED[sign], a)), None, "bool", tree.col_offset))
+        pairs = zip(tree.ops, sides, sides[1:], strict=False)
+        found = [self._compared(_COMPARE[type(op)], a, b, tree.col_offset) for op, a, b in pairs]
         return self._nested("and", found, "bool", tree)
+
+    def _compared(self, sign: str, a: Node | None, b: Node | None, column: int) -> Node | None:
+        same = sign in ("==", "!=")
+        if a and b and a.type == b.type == "bool" and same:
+            # what stands twice is the smaller one, or trees would double at each level
+            chosen, twice = sorted((a, b), key=lambda side: sum(1 for _ in side.walk()), reverse=True)
+            turned = Node("not", (twice,), None, "bool", twice.column)
+            choices = (twice, turned) if sign == "==" else (turned, twice)
+            return Node("where", (chosen, *choices), None, "bool", column)
+        what = f"{sign!r} takes two numbers or two conditions" if same else "comparisons take numbers"
+        left, right = self.need_number(a, what), self.need_number(b, what)
+        if left is None or right is None:
+            return None
+        return Node(sign, (_limit(left, sign, right), _limit(right, _TURNED[sign], left)), None, "bool", column)
 
     def visit_BoolOp(self, tree: ast.BoolOp) -> Node | None:
         op = "and" if isinstance(tree.op, ast.And) else "or"

@@ -14,7 +14,8 @@ A tree is made of one kind of node. `op` says what it is:
     exp min ...                            a function, as `functions` records it
 
 `min` and `max` take two arguments (more are nested), `clamp(x, a, b)` is `min(max(x, a), b)`, a chained comparison is
-an `and` of two comparisons, `and` and `or` take two arguments (more are nested).
+an `and` of two comparisons, `and` and `or` take two arguments (more are nested), `c == d` of conditions is
+`d if c else not d`.
 """
 
 from __future__ import annotations

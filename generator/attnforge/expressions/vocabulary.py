@@ -46,6 +46,7 @@ OPERATORS = (
         ("a < b", "a <= b", "a > b", "a >= b", "a == b", "a != b"), "comparison of numbers, chained too: `0 <= a < b`"
     ),
     Operator(("c and c", "c or c", "not c"), "conditions joined and turned round"),
+    Operator(("c == c", "c != c"), "whether both conditions hold or neither, or one alone"),
     Operator(("a if c else b",), "`a` where the condition holds, elsewhere `b`"),
     Operator(("x[a]", "x[a, b]"), "the entry of an input"),
 )

@@ -1,4 +1,4 @@
-"""Gradients that a spec asks for and cannot get, because its scores are flat."""
+"""Gradients that a spec asks for and cannot get, because its scores are flat or do not read an input."""
 
 from __future__ import annotations
 
@@ -27,9 +27,25 @@ def check(scores: Sequence[tuple[Node, Value]], learned: Sequence[str], problems
             problems.add(text.place(stop.column), f"{why}; set grad: false, or read it where the score slopes")
 
 
-def could_learn(given: Input, masks: Sequence[Node], scores: Sequence[Node]) -> bool:
+def check_masks(
+    masks: Sequence[tuple[Node, Value]],
+    scores: Sequence[tuple[Node, Value]],
+    learned: Sequence[str],
+    problems: Problems,
+) -> None:
+    """Tells the learned inputs that masks alone read."""
+    for name in learned:
+        if any(_reads(node, name) for node, _ in scores):
+            continue
+        for node, text in masks:
+            for read in _reads(node, name):
+                why = f"{name} has a gradient, but a mask has no slope"
+                problems.add(text.place(read.column), f"{why}: set grad: false, or read it in a score, too")
+
+
+def could_learn(given: Input, scores: Sequence[Node]) -> bool:
     """True if an input would get a gradient from some score if its spec asked for one."""
-    if given.no_gradient or any(_reads(node, given.name) for node in masks):
+    if given.no_gradient:
         return False
     reads = {node: _reads(node, given.name) for node in scores}
     indexed = (pair for leaves in reads.values() for n in leaves for pair in zip(given.written, n.args, strict=True))

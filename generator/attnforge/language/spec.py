@@ -137,7 +137,8 @@ class _Loader:
         self.own: dict[str, Input] = {}
         self.wrong: set[str] = set()
         self.read: set[str] = set()
-        self.scored: list[tuple[Node, Value]] = []  # score terms and where they are written
+        # terms and where they are written; of masks those of this file, as no other reads a learned input
+        self.written: dict[str, list[tuple[Node, Value]]] = {"mask": [], "score": []}
 
     def spec(self, document: Value) -> Spec | None:
         """The spec; None if the document is no mapping."""
@@ -156,13 +157,14 @@ class _Loader:
         masks = [m for item in self._list(fields, "mask") if (m := self._mask(item)) and self._low(m.keep, item)]
         scores = [term for item in self._list(fields, "score") if (term := self._score(item))]
         dividing(inputs, self.own, (*(m.keep for m in masks), *(s.score for s in scores)), self.problems)
+        learned = [n for n, k in self.keywords.items() if isinstance(k.meaning, Input) and k.meaning.grad]
         # what was not understood may read more
         if clear and not self.wrong and len(list(self.problems)) == before:
             unread(document, KEYS, self.own.keys() - self.read, self.problems)
+            lost_gradients.check_masks(self.written["mask"], self.written["score"], learned, self.problems)
         order = algorithm.read(fields, self.problems)
         if order.backward:
-            learned = [n for n, k in self.keywords.items() if isinstance(k.meaning, Input) and k.meaning.grad]
-            lost_gradients.check(self.scored, learned, self.problems)
+            lost_gradients.check(self.written["score"], learned, self.problems)
         fields.text("group")
         if packed:
             self._cut(fields.found["layout"].at)
@@ -325,7 +327,7 @@ class _Loader:
         for given in term.filled(options).values():
             self._take(given.name, given, term.name, value.at)
         if kind == "score":
-            self.scored.append((node, term.expression))
+            self.written[kind].append((node, term.expression))
         return word, node
 
     def _inline(self, value: Value, inner: Value | None, kind: Literal["mask", "score"]) -> tuple[str, Node] | None:
@@ -343,14 +345,8 @@ class _Loader:
             if found.op == "input":
                 given = self.own[str(found.value)]
                 self.read.add(given.name)
-                if kind == "mask" and given.grad:
-                    self.problems.add(
-                        inner.place(found.column),
-                        f"{given.name} has a gradient, but a mask has no slope: set grad: false",
-                    )
                 self._take(given.name, given, "", value.at)
-        if kind == "score":
-            self.scored.append((node, inner))
+        self.written[kind].append((node, inner))
         return " ".join(inner.data.split()), node
 
     def _take(self, keyword: str, meaning: Input | RuntimeOption, term: str, at: Location) -> None:

@@ -102,12 +102,13 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
     cut = running_sums.by_documents(own)
     inputs = {i.name: i for i in cut.inputs}
     guarded = bool(cut.masks) and wild((term.score for term in own.scores), inputs)
-    leaf = _Leaf(own, inputs, guarded)
+    leaf = _Leaf(own, inputs)
     keep: list[Line] = []
     for mask in cut.masks:
         node = Node("and", (_KEEP, mask.keep), None, "bool") if keep else mask.keep
         text = printers.torch(node, leaf, leaf.limits, total=True)
         keep.append(Line(f"torch.as_tensor({text})" if printers.is_scalar(node) else text, _one_line(mask.label)))
+    leaf.guarded = guarded  # masks, which tell what is visible, read all
     score = []
     for term in own.scores:
         text = printers.torch(_value(_sheltered(term.score, inputs)), leaf, leaf.limits, total=True)
@@ -204,8 +205,8 @@ def _sizes(spec: Spec, shapes: dict[str, str]) -> dict[str, str]:
 def _refused(spec: Spec, arguments: Iterable[Argument]) -> dict[str, bool]:
     if not spec.algorithm.backward:
         return {}
-    nodes = [mask.keep for mask in spec.masks], [term.score for term in spec.scores]
-    could = {i.name: lost_gradients.could_learn(i, *nodes) for i in spec.inputs}
+    scores = [term.score for term in spec.scores]
+    could = {i.name: lost_gradients.could_learn(i, scores) for i in spec.inputs}
     floats = (a for a in arguments if (a.kind, a.dtype, a.grad) == ("tensor", "float", False))
     return {a.name: could.get(a.name, False) for a in floats}
 
@@ -232,8 +233,8 @@ def _one_line(text: str) -> str:
 class _Leaf:
     """Texts of leaves; notes which places and inputs they need."""
 
-    def __init__(self, spec: Spec, inputs: dict[str, Input], guarded: bool) -> None:
-        self.spec, self.inputs, self.guarded = spec, inputs, guarded
+    def __init__(self, spec: Spec, inputs: dict[str, Input]) -> None:
+        self.spec, self.inputs, self.guarded = spec, inputs, False
         self.limits = whole_numbers.limits(spec.inputs, spec.options)
         self.sequence, self.gathered = False, set[str]()
 

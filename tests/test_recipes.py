@@ -129,6 +129,73 @@ def image_attention(q: Any, k: Any, v: Any, near: Any) -> torch.Tensor:
     return mixed((score + bias).softmax(-1), v)
 
 
+def mixed_rope(q: Any, k: Any, v: Any, places: Any, speeds: Any) -> torch.Tensor:
+    angles = sum(places[axis][:, :, None, None] * speeds[axis] for axis in range(len(speeds)))
+    pairs = [torch.complex(*x.chunk(2, -1)) * torch.exp(1j * angles) for x in (q, k)]
+    q, k = (torch.cat((x.real, x.imag), -1) for x in pairs)
+    return mixed(products(q, k).softmax(-1), v)
+
+
+def deberta(q: Any, k: Any, v: Any, place_keys: Any, place_queries: Any) -> torch.Tensor:
+    far = (torch.arange(T)[:, None] - torch.arange(T)).clamp(-4, 4)
+    score = torch.einsum("bihd,bjhd->bhij", q, k)
+    score = score + torch.einsum("bihd,ijhd->bhij", q, place_keys[(far + 4).clamp(max=7)])
+    score = score + torch.einsum("bjhd,ijhd->bhij", k, place_queries[(4 - far).clamp(max=7)])
+    return mixed((score / math.sqrt(3 * D)).softmax(-1), v)
+
+
+def meta_tokens(q: Any, k: Any, v: Any, meta_k: Any, meta_v: Any) -> torch.Tensor:
+    distance = torch.arange(T)[:, None] - torch.arange(T)
+    near = products(q, k).masked_fill((distance < 0) | (distance >= 5), -math.inf)
+    score = torch.cat((torch.einsum("bihd,mhd->bhim", q, meta_k) * D**-0.5, near), -1)
+    weights = score.softmax(-1)
+    return torch.einsum("bhim,mhd->bihd", weights[..., :3], meta_v) + mixed(weights[..., 3:], v)
+
+
+def scalable_softmax(q: Any, k: Any, v: Any, rate: Any) -> torch.Tensor:
+    score = products(q, k) * each_head(rate) * torch.arange(1, T + 1).log()[:, None]
+    return mixed(score.masked_fill(hidden(score), -math.inf).softmax(-1), v)
+
+
+def clean_and_noised(q: Any, k: Any, v: Any, block: int) -> torch.Tensor:
+    half = T // 2
+    shown = torch.zeros(T, T, dtype=torch.bool)
+    for first in range(0, half, block):
+        own = slice(first, first + block)
+        shown[own, : first + block] = True
+        shown[half:][own, :first] = True
+        shown[half:, half:][own, own] = True
+    return mixed(products(q, k).masked_fill(~shown, -math.inf).softmax(-1), v)
+
+
+def video(q: Any, k: Any, v: Any) -> torch.Tensor:
+    frame, row, column = torch.stack(torch.meshgrid(*map(torch.arange, (3, 2, 2)), indexing="ij")).view(3, T)
+    age = frame[:, None] - frame
+    beside = (row[:, None] - row).abs() + (column[:, None] - column).abs() <= 1
+    shown = (age >= 0) & (age <= 1) & beside
+    return mixed(products(q, k).masked_fill(~shown, -math.inf).softmax(-1), v)
+
+
+def nsa(q: Any, k: Any, v: Any, gates: Any) -> torch.Tensor:
+    outs = torch.zeros(3, B, T, H, D)
+    for b, h, i in itertools.product(range(B), range(H), range(T)):
+        own = i // 4
+        score = k[b, :, h] @ q[b, i, h] * D**-0.5
+        means_k, means_v = (x[b, :, h].view(-1, 4, D).mean(1) for x in (k, v))
+        ended = (i + 1) // 4
+        past = means_k @ q[b, i, h]
+        rows = [own]
+        if own:
+            rows.append(int(past[:own].argmax()))
+            outs[0, b, i, h] = (past[:ended] * D**-0.5).softmax(0) @ means_v[:ended]
+        elif ended:
+            outs[0, b, i, h] = means_v[0]
+        keys = [j for j in range(i + 1) if j // 4 in rows]
+        outs[1, b, i, h] = score[keys].softmax(0) @ v[b, keys, h]
+        outs[2, b, i, h] = score[max(i - 2, 0) : i + 1].softmax(0) @ v[b, max(i - 2, 0) : i + 1, h]
+    return (outs / (1 + torch.exp(-gates))).sum(0)
+
+
 # what each recipe takes beside q, k and v: the shapes of its tensors, and what is no tensor that learns
 TAKES: dict[Formula, dict[str, Any]] = {
     sigmoid_attention: {"lift": (H,)},
@@ -142,6 +209,13 @@ TAKES: dict[Formula, dict[str, Any]] = {
     mrope: {"places": "places", "sections": [2, 3, 3]},
     yarn: {"factor": 4.0, "trained": 4096},
     image_attention: {"near": (H, 7, 7)},
+    mixed_rope: {"places": "places", "speeds": (3, H, D // 2)},
+    deberta: {"place_keys": (8, H, D), "place_queries": (8, H, D)},
+    meta_tokens: {"meta_k": (3, H, D), "meta_v": (3, H, D)},
+    scalable_softmax: {"rate": (H,)},
+    clean_and_noised: {"block": 2},
+    video: {},
+    nsa: {"gates": (3, B, T, H, 1)},
 }
 
 
@@ -315,11 +389,27 @@ def see_near_pixels(names: dict[str, Any]) -> dict[str, float]:
     return apart(found(plain=False), expected)
 
 
+@torch.no_grad()
+def sparse_step(names: dict[str, Any]) -> dict[str, float]:
+    """Lists of several lengths, of single tokens from a cache of pages."""
+    torch.manual_seed(0)
+    k, v, q = torch.randn(6, 4, H, D), torch.randn(6, 4, H, D), torch.randn(4, 2 * H, D)
+    counts = torch.tensor([5, 1, 9, 24], dtype=torch.int32)
+    rows = torch.stack([torch.randperm(24) for _ in counts]).int()
+    out = names["sparse_step"](q, k, v, rows, counts)
+    expected = []
+    for b, count in enumerate(counts.tolist()):
+        listed = [x.reshape(24, H, D)[rows[b, :count].long()].repeat_interleave(2, 1)[None] for x in (k, v)]
+        expected.append(mixed(products(q[b, None, None], listed[0]).softmax(-1), listed[1])[0, 0])
+    return apart(list(out), expected)
+
+
 DOORS: dict[str, Callable[[dict[str, Any]], dict[str, float]]] = {
     "with_documents": with_documents,
     "PagesBackend": serve_pages,
     "see_near_patches": see_near_patches,
     "see_near_pixels": see_near_pixels,
+    "sparse_step": sparse_step,
 }
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,9 +17,11 @@ from devices import INTERPRETER
 from inner_run import failures
 from random_specs import RandomSpec, suite, write
 
+from attnforge.expressions import evaluation
+from attnforge.expressions.tree import Node, Value
 from attnforge.gpu import calls
 from attnforge.language import spec
-from attnforge.plan import plan
+from attnforge.plan import plan, suite_cases
 from attnforge.render import render
 from attnforge.source import resources
 
@@ -170,6 +173,31 @@ def test_what_is_far_beyond_its_limit_is_wrong_at_once(factor: float, near: bool
     assert isinstance(raised.value, module.checks.Near) == near
 
 
+def test_indices_lead_to_no_long_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network of ten units over distances: numbers that only name its units are held against no position."""
+    units = " + ".join(f"out[{n}] * max(inner[{n}] * log(abs(q - k) + 1), 0)" for n in range(10))
+    path = tmp_path / "network.yaml"
+    path.write_text(
+        f"name: network\nscore: [expr: 'score + {units}']\n"
+        "inputs: {inner: {axes: [10], grad: true}, out: {axes: [head, 10], grad: true}}\n"
+    )
+    count = 0
+
+    def counted(node: Node) -> Callable[[Mapping[str, object]], Value]:
+        function = evaluation.compiled(node)
+
+        def value(env: Mapping[str, object]) -> Value:
+            nonlocal count
+            count += 1
+            return function(env)
+
+        return value
+
+    monkeypatch.setattr(suite_cases, "compiled", counted)
+    assert suite_cases.cases(spec.load(path, terms=resources.terms_for(path))) == ()
+    assert count < 30_000
+
+
 # specs that not every test of a suite suits: those that could take a right package for a wrong one, the spec
 UNUSUAL = {
     "sink_of_sums": ("without_keys", "sink: true\nmask: [causal]\nscore: [log_decay]\n"),
@@ -210,6 +238,14 @@ inputs: {w: {axes: [token], grad: true}}
     "learned_by_places": (
         "padding_is_neither_read",
         'mask: [causal]\nscore: [expr: "score + lift"]\ninputs: {lift: {axes: [head, query, key], grad: true}}\n',
+    ),
+    "as_many_entries_as_sequences": (
+        "no_other_sequence",
+        'score: [expr: "score + near[min(abs(q - k), 10)]"]\ninputs: {near: {axes: [11], grad: true}}\n',
+    ),
+    "as_many_entries_as_rows": (
+        "no_other_sequence",
+        'layout: packed\nscore: [expr: "score + t[min(abs(q - k), 21)]"]\ninputs: {t: {axes: [22], grad: true}}\n',
     ),
     "few_blocks": (
         "least_number",

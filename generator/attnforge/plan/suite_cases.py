@@ -81,8 +81,9 @@ class Decided:
 
 
 def _numbers(spec: Spec) -> set[int]:
-    """The whole numbers that positions may be held against."""
-    found = {n.value for term in spec.nodes for n in term.walk() if n.op == "num" and type(n.value) is int}
+    """The whole numbers that positions may be held against: not those that are an index by themselves."""
+    sides = (arg for term in spec.nodes for n in term.walk() if n.op != "input" for arg in n.args)
+    found = {side.value for side in sides if side.op == "num" and type(side.value) is int}
     found |= {int(axis.per) for given in spec.inputs for axis in given.axes}
     return {n for n in found if isinstance(n, int) and n > 0}
 

@@ -184,7 +184,7 @@ BAD: list[tuple[str, str, int, str]] = [
     ("mask", "(q < k) == 1", 2, "expected a number, got a condition: '==' takes two numbers or two conditions"),
     ("mask", "q < k if q else k < 1", 10, "expected a condition, got a number: the choice hangs on a condition"),
     ("mask", "q < 1 if flag else 1", 20, "both choices have to be numbers, or both conditions"),
-    ("mask", "score > 0", 1, "only score terms can read score"),
+    ("mask", "score > 0", 1, "only score terms can read score: there `score if score > 1 else -3e38` hides a key"),
     ("mask", "k % 0 == 1", 5, "division by zero"),
     ("mask", "k < 999999999", 5, "whole numbers may go up to 2**28; write 999999999.0 for a float"),
     ("mask", "k < 99999999999999999999", 5, "this number is too large"),

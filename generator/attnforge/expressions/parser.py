@@ -174,7 +174,8 @@ class _Walk:
         if name in ARGUMENTS:
             self.fail(tree, f"{name} is a function: write {name}(...)")
         elif name == "score":
-            self.fail(tree, "only score terms can read score")
+            hint = ": there `score if score > 1 else -3e38` hides a key" if self.scope.kind == "mask" else ""
+            self.fail(tree, f"only score terms can read score{hint}")
         else:
             self._unknown(tree, name)
         return None

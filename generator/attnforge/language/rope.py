@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from ..source import suggestions
 from ..source.errors import Problems
 from ..source.fields import Fields, number
 from ..source.located_yaml import Value
@@ -29,7 +30,7 @@ def read(value: Value | None, problems: Problems) -> Rope | None:
         got = value.raw or value.kind
         problems.add(value.at, f"rope: expected a mapping, got {got}: write {{layout: {layout}}}")
         return None
-    fields = Fields(value, ("layout", "dims"), problems)
+    fields = Fields(value, ("layout", "dims"), problems, meant=suggestions.rope)
     layout = fields.choice("layout", _LAYOUTS, _LAYOUTS[0])
     if "layout" not in fields:
         problems.add(value.at, f"rope: layout is missing, {' or '.join(_LAYOUTS)}")

@@ -35,12 +35,17 @@ _NAMES = {
     "e": ": write exp(1)",
 }
 _SUMS = ": scores are worked out one by one; `scan: cumsum` of an input gives running sums over tokens"
+_CHOSEN = ": scores are worked out one by one; which keys were chosen, an input of truth values says in a mask"
 # each goes behind `unknown function 'x'`
 _FUNCTIONS = {
     **dict.fromkeys(("softmax", "log_softmax"), ": the softmax over the keys follows the last score term by itself"),
     **dict.fromkeys(("sum", "mean", "cumsum", "norm", "logsumexp"), _SUMS),
     **dict.fromkeys(("float", "double"), ": whole numbers turn into floats where they have to"),
-    **dict.fromkeys(("int", "round", "trunc"), " (did you mean 'floor'?)"),
+    **dict.fromkeys(("topk", "top_k", "sort", "argsort", "rank"), _CHOSEN),
+    **dict.fromkeys(("int", "trunc"), " (did you mean 'floor'?)"),
+    "round": ": write floor(x + 0.5)",
+    "cosh": ": write (exp(x) + exp(-x)) / 2",
+    "sinh": ": write (exp(x) - exp(-x)) / 2",
     "ceil": ": write -floor(-x)",
     "erfc": ": write 1 - erf(x)",
     "exp2": ": write 2 ** x",
@@ -92,8 +97,18 @@ _KEYS = {
     **dict.fromkeys(
         ("expr", "expression", "formula"), ": an expression is a term: write score: [{expr: ...}], or mask:"
     ),
+    **dict.fromkeys(("qk_norm", "q_norm", "k_norm"), ": norms of q and k stand before the call"),
+    **dict.fromkeys(("gate", "output_gate", "gated"), ": what is done to an output stands behind the call"),
     "window": ": write mask: [causal, {sliding_window: {size: ...}}]",
     "options": ": numbers of a spec stand in its terms, those of a call under inputs with axes: []",
+}
+
+_ANGLES = ": angles stand in the tables `cos` and `sin` that a call passes"
+# each goes behind `unknown key 'x'` of rope
+_ROPE = {
+    **dict.fromkeys(("theta", "base", "freqs", "scaling", "factor", "sections", "mrope_section"), _ANGLES),
+    **dict.fromkeys(("partial_rotary_factor", "rotary_dim", "dim"), ": write dims, the number of components"),
+    **dict.fromkeys(("interleaved", "neox", "style"), ": write layout: half, or layout: interleaved"),
 }
 
 
@@ -117,6 +132,11 @@ def key(word: str, terms: Collection[str]) -> str:
     if word in terms:
         return f": {word} is a term: it stands in a list, under mask or score"
     return _KEYS.get(word, "")
+
+
+def rope(word: str) -> str:
+    """A suggestion in place of an unknown key of a spec's rotation, "" where nothing is meant by it."""
+    return _ROPE.get(word, "")
 
 
 def axis(word: str, known: Collection[str]) -> str:

@@ -28,7 +28,7 @@ def package(folder: Path, name: str, text: str, exports: str = "decode") -> Modu
     path = folder / f"{name}.yaml"
     path.write_text(f"name: {name}\nexports: [{exports}]\n{text}")
     (folder / name).mkdir()
-    for file, content in unformatted.files(spec.load(path, terms=resources.terms_for(path))).items():
+    for file, content in unformatted.interpreted(spec.load(path, terms=resources.terms_for(path))).items():
         (folder / name / file).write_text(content)
     sys.path.insert(0, str(folder))
     try:

@@ -271,8 +271,8 @@ def refused(given: RandomSpec) -> str:
     return ""
 
 
-def write(given: RandomSpec, folder: Path) -> None:
-    """Renders a spec's package into a folder, beside its YAML."""
+def write(given: RandomSpec, folder: Path, *, whole: bool = False) -> None:
+    """Renders a spec's package into a folder, beside its YAML: what runs here of it, or the whole."""
     import unformatted
 
     from attnforge.language import spec
@@ -282,7 +282,9 @@ def write(given: RandomSpec, folder: Path) -> None:
     path.write_text(given.yaml)
     package = folder / given.name
     package.mkdir()
-    for name, text in unformatted.files(spec.load(path, terms=resources.terms_for(path))).items():
+    loaded = spec.load(path, terms=resources.terms_for(path))
+    files = unformatted.files(loaded) if whole else unformatted.interpreted(loaded, suite=True)
+    for name, text in files.items():
         (package / name).write_text(text)
 
 
@@ -325,7 +327,7 @@ def _render(out: Path, seed: int) -> None:
     if why := refused(given):
         print(f"seed {seed}: {why}")
     else:
-        write(given, out)
+        write(given, out, whole=True)
 
 
 if __name__ == "__main__":

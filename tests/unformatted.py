@@ -14,11 +14,38 @@ from attnforge.plan import plan
 from attnforge.render import emit, format, render
 from attnforge.source import resources
 
+SUITE = "test_{name}.py"
+
 
 def files(loaded: Spec) -> dict[str, str]:
     """The files of a spec's package as templates print them, before black has seen them."""
     with as_printed():
         return render.render(loaded)
+
+
+def interpreted(loaded: Spec, *, suite: bool = False) -> dict[str, str]:
+    """Those files that the interpreter reaches: kernels for Hopper GPUs take most of the time of what is left.
+
+    A suite asks the spec which lengths its numbers decide in, which takes longer than all else of some specs.
+    """
+    from devices import GPU  # turns the interpreter on where there is none, which those who compile have no use for
+
+    if GPU:
+        return files(loaded)
+    kept = {name: template for name, template in render._FILES.items() if suite or name != SUITE}
+    with (
+        mock.patch.object(render, "_FILES", kept),
+        mock.patch.object(render, "hopper_files", return_value=()),
+        mock.patch.object(render, "_DECODING_ON_HOPPER", {}),
+    ):
+        return files(loaded)
+
+
+def compiled(loaded: Spec) -> dict[str, str]:
+    """Those files that the compiler reaches: all but the suite."""
+    with mock.patch.dict(render._FILES):
+        del render._FILES[SUITE]
+        return files(loaded)
 
 
 def file(loaded: Spec, name: str) -> str:
@@ -35,9 +62,10 @@ def package(path: Path) -> tuple[Spec, emit.Package]:
 
 def launches(path: Path, folder: Path, head_dim: int, dtype: str, v_dim: int | None = None) -> cases.Cases:
     """The kernels of a spec's package, which is written into a folder, for the compiler."""
-    planned = plan.build(spec.load(path, terms=resources.terms_for(path)))
+    loaded = spec.load(path, terms=resources.terms_for(path))
+    planned = plan.build(loaded)
     with of_plan(planned):
-        _, made = package(path)
+        made = emit.Package(loaded.name, loaded.source, path, compiled(loaded))
     return cases.rendered(made, planned, folder, head_dim, dtype, v_dim)
 
 

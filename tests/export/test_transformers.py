@@ -121,7 +121,7 @@ def module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., M
         path = folder / f"{name}.yaml"
         path.write_text(f"name: {name}\n{text}" if text else resources.variants()[name].read_text())
         (folder / PACKAGES / name).mkdir()
-        for file, content in unformatted.files(spec.load(path, terms=resources.terms_for(path))).items():
+        for file, content in unformatted.interpreted(spec.load(path, terms=resources.terms_for(path))).items():
             (folder / PACKAGES / name / file).write_text(content)
         importlib.invalidate_caches()
         return importlib.import_module(f"{PACKAGES}.{name}.transformers")

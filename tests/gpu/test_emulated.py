@@ -13,10 +13,11 @@ from typing import Any
 import devices
 import pytest
 import torch
+import unformatted
 from emulation.machine import Machine
 from emulation.package import Package
 from emulation.values import Misuse
-from random_specs import RandomSpec, generate, write
+from random_specs import RandomSpec, generate
 from test_hopper_faults import (
     ENDLESS,
     FAULTS,
@@ -355,9 +356,13 @@ def test_results_do_not_depend_on_what_comes_first(
 
 def rendered(given: RandomSpec, folder: Path) -> Plan:
     """Writes the package of a spec."""
-    write(given, folder)
-    path = folder / f"{given.name}.yaml"
-    return plan.build(language.load(path, terms=resources.terms_for(path)))
+    path, package = folder / f"{given.name}.yaml", folder / given.name
+    path.write_text(given.yaml)
+    package.mkdir()
+    loaded = language.load(path, terms=resources.terms_for(path))
+    for name, text in unformatted.compiled(loaded).items():
+        (package / name).write_text(text)
+    return plan.build(loaded)
 
 
 # how scores fall with the distance, and whether a query's and a key's share of that are told apart

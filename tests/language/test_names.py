@@ -51,7 +51,7 @@ def test_all_that_has_the_prefix_is_made_of_a_name_of_the_user(name: str) -> Non
     path = ROOT / "specs" / f"{name}.yaml"
     loaded = spec.load(path, terms=resources.terms_for(path))
     mine = [given.name for given in loaded.inputs] + [option.keyword for option in loaded.options]
-    files = unformatted.files(loaded)
+    files = unformatted.interpreted(loaded)
     for file in ("kernels.py", "launch.py", "api.py", "reference.py"):
         tokens = tokenize.generate_tokens(io.StringIO(files[file]).readline)
         words = {token.string for token in tokens if token.type == tokenize.NAME}

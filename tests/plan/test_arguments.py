@@ -76,7 +76,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], ModuleT
             loaded = spec.load(path, terms=resources.terms_for(path))
             package = folder / "packages" / loaded.name
             package.mkdir(parents=True)
-            for file, text in unformatted.files(loaded).items():
+            for file, text in unformatted.interpreted(loaded).items():
                 (package / file).write_text(text)
             made[name] = bench.module(loaded.name, package / "__init__.py")
         return made[name]

@@ -34,7 +34,7 @@ def render(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Render:
         path = tmp_path / f"{name}.yaml"
         path.write_text(f"name: {name}\n{text}\n")
         (tmp_path / name).mkdir()
-        for file, content in unformatted.files(spec.load(path, terms=resources.terms_for(path))).items():
+        for file, content in unformatted.interpreted(spec.load(path, terms=resources.terms_for(path))).items():
             (tmp_path / name / file).write_text(content)
         # as products on a GPU are: those of numpy hang on the processor
         monkeypatch.setattr("numpy.matmul", importlib.import_module(f"{name}.checks").row_by_row)

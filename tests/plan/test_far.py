@@ -30,7 +30,7 @@ SPECS = {
 def test_products_of_distant_positions(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / f"{name}.yaml").write_text(f"name: {name}\n{SPECS[name]}\n")
     (tmp_path / name).mkdir()
-    for file, text in unformatted.files(spec.load(tmp_path / f"{name}.yaml", terms=())).items():
+    for file, text in unformatted.interpreted(spec.load(tmp_path / f"{name}.yaml", terms=())).items():
         (tmp_path / name / file).write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     attention = importlib.import_module(name).attention

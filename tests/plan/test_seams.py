@@ -60,7 +60,7 @@ def package(name: str, folder: Path) -> tuple[dict[str, str], ModuleType]:
     """The files of the package of a small spec, and its suite."""
     path = folder / f"{name}.yaml"
     path.write_text(SPEC.format(name=name))
-    files = unformatted.files(spec.load(path, terms=resources.terms_for(path)))
+    files = unformatted.interpreted(spec.load(path, terms=resources.terms_for(path)), suite=True)
     (folder / name).mkdir()
     for file, text in files.items():
         (folder / name / file).write_text(text)

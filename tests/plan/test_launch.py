@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import weakref
 from collections.abc import Callable
@@ -398,12 +395,10 @@ def test_kernels_that_do_not_compile_are_tried_once_for_all_lengths(
         ("torch.set_float32_matmul_precision('high'); torch.backends.cuda.matmul.fp32_precision = 'ieee'", "ieee"),
     ],
 )
-def test_float32_is_multiplied_as_pytorch_does(ask: str, found: str) -> None:
-    code = f"import torch\nfrom causal import runtime\n{ask}\n"
+def test_float32_is_multiplied_as_pytorch_does(ask: str, found: str, compiler: Compiler, tmp_path: Path) -> None:
+    code = f"import sys\nimport torch\nsys.path.insert(0, {str(GENERATED)!r})\nfrom causal import runtime\n{ask}\n"
     code += "print(*(runtime.precision(torch.zeros(1, dtype=x)) for x in (torch.float32, torch.half)))"
-    environment = {**os.environ, "PYTHONPATH": str(GENERATED)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
-    assert done.stdout.split() == [found, "ieee"]
+    assert compiler.run(code, tmp_path) == [f"{found} ieee"]
 
 
 def test_the_oldest_shapes_are_forgotten_first(runtime: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,18 +52,23 @@ def planned(name: str) -> Plan:
     return plan.build(language.load(path, terms=resources.terms_for(path)))
 
 
-def kernels(name: str) -> str:
-    """The kernels of a package without what is said of them: heads of files and comments."""
-    found = sorted([GENERATED / name / "kernels.py", *(GENERATED / name).glob("hopper*.py")])
-    return "".join(re.sub("#.*", "", path.read_text().split('"""', 2)[2]) for path in found)
+def wide(name: str) -> str:
+    """The kernels of a package's backward pass of wide heads, if any, without what is said of them."""
+    path = GENERATED / name / "hopper_wide.py"
+    return re.sub("#.*", "", path.read_text().split('"""', 2)[2]) if path.is_file() else ""
 
 
-def sized(names: list[str]) -> list[Any]:
-    """Variants by sizes of heads: one that has another one's kernels has the first size alone."""
-    found, known = [], set()
+def sized(names: list[str], *, backward: bool = True) -> list[Any]:
+    """Variants by sizes of heads.
+
+    With 64 columns each shows its terms; with 128 the same kernels have other tiles, which a few variants show, and
+    with 256 other kernels run `backward`, which each shows that has them to itself.
+    """
+    found, known = [], {""}
     for name in sorted(names, key=lambda name: name not in QUICK):
-        marks, text = [] if name in QUICK else [pytest.mark.slow], kernels(name)
-        found += [pytest.param(name, size, marks=marks) for size in ((64,) if text in known else (64, 128, 256))]
+        quick, text = name in QUICK, wide(name)
+        sizes = (64, 128, 256) if quick else (64, 256) if backward and text not in known else (64,)
+        found += [pytest.param(name, size, marks=[] if quick else [pytest.mark.slow]) for size in sizes]
         known.add(text)
     return found
 
@@ -156,7 +161,7 @@ def outgrown(name: str, size: int, folder: Path, seed: int = 0) -> float:
     return deviation(out, lse, truth, known) if kept else float("inf")
 
 
-@pytest.mark.parametrize(("name", "size"), sized(STEADY))
+@pytest.mark.parametrize(("name", "size"), sized(STEADY, backward=False))
 def test_rows_that_outgrow_their_first_keys_are_right(name: str, size: int) -> None:
     """Their tiles are done twice, and all other rows keep their bits."""
     assert outgrown(name, size, GENERATED / name) < CLOSE
@@ -203,8 +208,11 @@ def retaken(name: str, size: int, folder: Path, seed: int = 0, multiprocessors: 
     return deviation(out, lse[:, 3:690], truth, known[:, 3:690]) if kept else float("inf")
 
 
-@pytest.mark.parametrize("size", [64, 128, 256])
-@pytest.mark.parametrize("name", ["packed_causal", "packed_full", "packed_log_decay", "packed_rope"])
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [(name, 64) for name in ("packed_full", "packed_log_decay", "packed_rope")]
+    + [("packed_causal", size) for size in (64, 128, 256)],
+)
 @pytest.mark.parametrize("multiprocessors", [1, 40])
 def test_packed_rows_that_outgrow_their_first_keys_are_right(name: str, size: int, multiprocessors: int) -> None:
     assert retaken(name, size, GENERATED / name, multiprocessors=multiprocessors) < CLOSE
@@ -340,9 +348,10 @@ def test_what_queries_add_learns_beside_what_keys_do(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["causal", "cross", "log_decay", "longformer", "packed_log_decay", "packed_rope", "sliding_window"]
+    ("name", "size"),
+    [(name, 64) for name in ("cross", "log_decay", "longformer", "packed_log_decay", "sliding_window")]
+    + [(name, size) for name in ("causal", "packed_rope") for size in (64, 80, 128)],
 )
-@pytest.mark.parametrize("size", [64, 80, 128])
 @pytest.mark.parametrize(("multiprocessors", "lengths"), [(1, (65, 450)), (40, (1, 300)), (1, (450, 450))])
 def test_results_do_not_depend_on_what_comes_first(
     name: str, size: int, multiprocessors: int, lengths: tuple[int, int]
@@ -382,8 +391,10 @@ SLOPES = {
 }
 
 
-@pytest.mark.parametrize("size", [64, 256])
-@pytest.mark.parametrize("text", SLOPES)
+# wide heads take what is added to scores in the same two shares
+@pytest.mark.parametrize(
+    ("text", "size"), [*((text, 64) for text in SLOPES), *((text, 256) for text in [*SLOPES][::3])]
+)
 def test_slopes_times_distances_are_right(text: str, size: int, tmp_path: Path) -> None:
     of = rendered(RandomSpec("sloped", f"name: sloped\n{text}\n"), tmp_path)
     assert of.hopper and (of.hopper.added is not None) == SLOPES[text]
@@ -415,7 +426,7 @@ STEEP = [
 
 
 @pytest.mark.parametrize("scores", STEEP)
-@pytest.mark.parametrize("size", [64, 128, 256])
+@pytest.mark.parametrize("size", [64, 256])
 def test_scores_whose_slopes_differ_are_right(scores: str, size: int, tmp_path: Path) -> None:
     of = rendered(RandomSpec("steep", f"name: steep\nmask: [causal]\nscore: [{scores}]\n"), tmp_path)
     assert of.hopper and of.hopper.backward
@@ -474,13 +485,18 @@ def test_nothing_of_the_next_sequence_is_seen() -> None:
             torch.testing.assert_close(x[rows], y[rows], rtol=1e-3, atol=1e-3)
 
 
+MIXED = [(0, 0, 1, 300), (0, 0, 40, 60), (1, 200, 3, 500), (1, 200, 40, 60), (1000, 1, 1, 300), (1000, 1, 3, 500)]
+
+
+# where rows stand hangs on neither the size nor the tiles: other sizes show those of long sequences and of many
 @pytest.mark.parametrize(
-    ("size", "multiprocessors"),
-    [(64, 1), (64, 5), pytest.param(128, 5, marks=pytest.mark.slow), pytest.param(256, 1, marks=pytest.mark.slow)],
-)
-@pytest.mark.parametrize(
-    ("first", "behind", "count", "longest"),
-    [(0, 0, 1, 300), (0, 0, 40, 60), (1, 200, 3, 500), (1, 200, 40, 60), (1000, 1, 1, 300), (1000, 1, 3, 500)],
+    ("size", "multiprocessors", "first", "behind", "count", "longest"),
+    [(64, multiprocessors, *given) for multiprocessors in (1, 5) for given in MIXED]
+    + [
+        pytest.param(*size, *given, marks=pytest.mark.slow)
+        for size in ((128, 5), (256, 1))
+        for given in (MIXED[3], MIXED[5])
+    ],
 )
 def test_every_row_of_mixed_sequences_is_found(
     size: int, multiprocessors: int, first: int, behind: int, count: int, longest: int

@@ -373,9 +373,8 @@ def test_a_compiled_model_asks_for_its_mask_without_a_break(
             compiled(ids, position_ids=torch.arange(11).expand(2, -1) % 6, use_cache=False)
 
 
-# what stands before a window, and where padding is: packed sequences have none
-TRACED = [(more, side) for more in ("", "rope: {layout: half}\n") for side in ("left", "nothing")]
-TRACED += [("layout: packed\n", "nothing")]
+# what stands before a window, and where padding is: packed sequences have none, and each way is traced by one test
+ROTATED, PACKED = "rope: {layout: half}\n", "layout: packed\n"
 
 
 def traced(more: str, side: str, module: Callable[..., ModuleType], number: int) -> tuple[Any, dict[str, Any]]:
@@ -391,7 +390,7 @@ def traced(more: str, side: str, module: Callable[..., ModuleType], number: int)
 
 
 @pytest.mark.usefixtures("on_device")
-@pytest.mark.parametrize(("more", "side"), TRACED)
+@pytest.mark.parametrize(("more", "side"), [("", "left"), (ROTATED, "nothing"), (PACKED, "nothing")])
 def test_models_of_two_packages_compile_in_one_process(
     more: str, side: str, module: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -402,7 +401,7 @@ def test_models_of_two_packages_compile_in_one_process(
 
 
 @pytest.mark.usefixtures("on_device")
-@pytest.mark.parametrize(("more", "side"), TRACED)
+@pytest.mark.parametrize(("more", "side"), [("", "nothing"), (ROTATED, "left"), (PACKED, "nothing")])
 def test_a_model_compiles_beside_a_default_device(more: str, side: str, module: Callable[..., ModuleType]) -> None:
     """Which has each function of torch called through one in Python, and some cannot be traced so."""
     model, given = traced(more, side, module, 1)

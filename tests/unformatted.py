@@ -24,7 +24,7 @@ def files(loaded: Spec) -> dict[str, str]:
 
 
 def interpreted(loaded: Spec, *, suite: bool = False) -> dict[str, str]:
-    """Those files that the interpreter reaches: kernels for Hopper GPUs take most of the time of what is left.
+    """Those files that the interpreter reaches: kernels for Hopper GPUs take most of the time of the others.
 
     A suite asks the spec which lengths its numbers decide in, which takes longer than all else of some specs.
     """
@@ -33,11 +33,7 @@ def interpreted(loaded: Spec, *, suite: bool = False) -> dict[str, str]:
     if GPU:
         return files(loaded)
     kept = {name: template for name, template in render._FILES.items() if suite or name != SUITE}
-    with (
-        mock.patch.object(render, "_FILES", kept),
-        mock.patch.object(render, "hopper_files", return_value=()),
-        mock.patch.object(render, "_DECODING_ON_HOPPER", {}),
-    ):
+    with mock.patch.object(render, "_FILES", kept), mock.patch.object(render, "hopper_files", return_value=()):
         return files(loaded)
 
 

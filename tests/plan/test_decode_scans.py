@@ -119,8 +119,11 @@ def test_one_document_begins_late(variant: Find, place: int) -> None:
     agree(module, s, found, lambda b: {"log_decay": rows[b][None]})
 
 
-@pytest.mark.parametrize("name", ["decays", "decays_near", "decays_at_first", "decays_behind"])
-@pytest.mark.parametrize("new", [[70, 3], [66, 1], [10, 130]])
+@pytest.mark.parametrize(
+    ("name", "new"),
+    [("decays", [70, 3]), ("decays", [66, 1]), ("decays", [10, 130])]
+    + [(name, [66, 1]) for name in ("decays_near", "decays_at_first", "decays_behind")],
+)
 def test_chunks_of_prompts(variant: Find, name: str, new: list[int]) -> None:
     """New tokens cross stretches, and splits of 256 keys."""
     s = Sequences([290, 133], new, seed=sum(new))

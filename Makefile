@@ -45,7 +45,7 @@ site: $(STAMP)
 
 # every variant shows its values, and its gradients if it has any; the rest of a suite runs for variants that differ in what it touches
 CORE := causal_mha flash1 flash2_strided_k packed_rope packed_log_decay rope_swa_softcap alibi runtime_window gpt_oss_window \
-	gpt2_dropout shaw pair_bias t5_decoder bigbird llama3_documents tree_decoding kerple
+	gpt2_dropout shaw pair_bias t5_decoder bigbird llama3_documents tree_decoding
 
 style: $(STAMP)
 	$(BIN)/ruff check .

@@ -271,8 +271,11 @@ def refused(given: RandomSpec) -> str:
     return ""
 
 
-def write(given: RandomSpec, folder: Path, *, whole: bool = False) -> None:
-    """Renders a spec's package into a folder, beside its YAML: what runs here of it, or the whole."""
+def write(given: RandomSpec, folder: Path, *, far: bool = False, whole: bool = False) -> None:
+    """Renders a spec's package into a folder, beside its YAML: what runs here of it, or the whole.
+
+    Its suite has cases of many keys if they are asked for.
+    """
     import unformatted
 
     from attnforge.language import spec
@@ -283,7 +286,7 @@ def write(given: RandomSpec, folder: Path, *, whole: bool = False) -> None:
     package = folder / given.name
     package.mkdir()
     loaded = spec.load(path, terms=resources.terms_for(path))
-    files = unformatted.files(loaded) if whole else unformatted.interpreted(loaded, suite=True)
+    files = unformatted.files(loaded) if whole else unformatted.interpreted(loaded, suite=True, far=far)
     for name, text in files.items():
         (package / name).write_text(text)
 

@@ -10,7 +10,7 @@ from unittest import mock
 from attnforge.gpu import cases
 from attnforge.language import spec
 from attnforge.language.spec import Spec
-from attnforge.plan import plan
+from attnforge.plan import plan, suite_cases
 from attnforge.render import emit, format, render
 from attnforge.source import resources
 
@@ -23,17 +23,23 @@ def files(loaded: Spec) -> dict[str, str]:
         return render.render(loaded)
 
 
-def interpreted(loaded: Spec, *, suite: bool = False) -> dict[str, str]:
+def interpreted(loaded: Spec, *, suite: bool = False, far: bool = False) -> dict[str, str]:
     """Those files that the interpreter reaches: kernels for Hopper GPUs take most of the time of the others.
 
-    A suite asks the spec which lengths its numbers decide in, which takes longer than all else of some specs.
+    A suite without its `far` cases need not ask the spec in which lengths its numbers decide, which takes longer than
+    all else of some specs.
     """
     from devices import GPU  # turns the interpreter on where there is none, which those who compile have no use for
 
     if GPU:
         return files(loaded)
     kept = {name: template for name, template in render._FILES.items() if suite or name != SUITE}
-    with mock.patch.object(render, "_FILES", kept), mock.patch.object(render, "hopper_files", return_value=()):
+    found = suite_cases.cases(loaded) if suite and far else ()
+    with (
+        mock.patch.object(render, "_FILES", kept),
+        mock.patch.object(render, "hopper_files", return_value=()),
+        mock.patch.object(suite_cases, "cases", return_value=found),
+    ):
         return files(loaded)
 
 

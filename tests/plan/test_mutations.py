@@ -232,7 +232,7 @@ def test_the_suite_fails_on_ranges_with(fault: str, tmp_path: Path, monkeypatch:
         monkeypatch.setattr(place, name, function)
         package = tmp_path / f"{label}_{list(BOUNDS).index(fault)}"
         package.mkdir()
-        for file, text in unformatted.interpreted(spec.load(path, terms=()), suite=True).items():
+        for file, text in unformatted.interpreted(spec.load(path, terms=()), suite=True, far=True).items():
             (package / file).write_text(text)
         found = failures(package / "test_bounded.py", "-k", "tiles_are_visited")
         assert bool(found) == (label == "wrong")

@@ -41,7 +41,7 @@ DOMAINS = {
 
 def made(name: str, text: str, folder: Path) -> ModuleType:
     """The suite of a spec."""
-    write(RandomSpec(name, f"name: {name}\n{text}"), folder)
+    write(RandomSpec(name, f"name: {name}\n{text}"), folder, far=True)
     return suite(folder, name)
 
 
@@ -257,7 +257,7 @@ inputs: {w: {axes: [token], grad: true}}
 @pytest.mark.parametrize("name", UNUSUAL)
 def test_no_false_alarm_for(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tests, text = UNUSUAL[name]
-    write(RandomSpec(name, f"name: {name}\n{text}"), tmp_path)
+    write(RandomSpec(name, f"name: {name}\n{text}"), tmp_path, far=True)
     monkeypatch.setenv(INTERPRETER, "1")
     found = failures(tmp_path / name / f"test_{name}.py", "-k", tests)
     assert not found, found[0].longreprtext
@@ -276,7 +276,7 @@ STILL = {
 @pytest.mark.parametrize("name", STILL)
 def test_a_fault_still_shows_in(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tests, text, (right, wrong) = STILL[name]
-    write(RandomSpec(name, f"name: {name}\n{text}"), tmp_path)
+    write(RandomSpec(name, f"name: {name}\n{text}"), tmp_path, far=True)
     kernels = tmp_path / name / "kernels.py"
     whole = kernels.read_text()
     assert right in whole

@@ -136,5 +136,5 @@ def test_specs_that_failed_once(path: Path, tmp_path: Path) -> None:
     given = RandomSpec(path.stem, path.read_text())
     write(given, tmp_path)
     module = suite(tmp_path, given.name)
-    for case in cases(given, module):
+    for case in (module.SMALL, *cases(given, module)):
         module.check(case)

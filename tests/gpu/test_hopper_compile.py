@@ -61,6 +61,7 @@ except compile.NotCompiled as why:
         ("causal", "hopper_backward.backward", 64, 64),
         ("packed_rope", "hopper_backward.backward", 128, 128),
         ("gemma2_local", "hopper_backward.backward", 128, 128),
+        ("packed_rope", "hopper_wide.backward", 192, 128),
         ("packed_rope", "hopper_wide.backward", 256, 256),
         ("gemma2_local", "hopper_wide.backward", 256, 256),
         ("causal", "hopper_wide.backward", 192, 128),
@@ -88,6 +89,7 @@ def test_products_are_not_serialized(
     [
         ("t5_encoder", "hopper.forward", 64),
         ("t5_encoder", "hopper_backward.backward", 64),
+        ("t5_decoder", "hopper_backward.backward", 64),
         ("swin", "hopper_backward.backward", 64),
         ("t5_encoder", "hopper_backward.backward", 128),
         ("t5_encoder", "hopper_wide.backward", 256),

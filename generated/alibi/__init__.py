@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  6daa0f4d1f8ab803
-#   text hash     4aa71be8be9a92e0
+#   content hash  04c35d978f584b5d
+#   text hash     ff8c3e702abcf477
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

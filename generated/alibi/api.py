@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0ab0cad735489780
-#   text hash     e2529d9ddbd916b6
+#   content hash  2958a9e1665a0c38
+#   text hash     bf99eddb30f7f06f
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

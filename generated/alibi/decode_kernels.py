@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5eba3a85cc11836b
-#   text hash     8e577e0d41bcf774
+#   content hash  50f07529c77e88ea
+#   text hash     579b6644c68f8a08
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f795dcad93f16f0c
-#   text hash     9444fdc1a0373967
+#   content hash  1d12c165ba09c084
+#   text hash     8fa977615b6788f6
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a16cdb8c451536e5
-#   text hash     ef22bdae96bc5241
+#   content hash  770fa318ba9b1fa1
+#   text hash     bdaff99b0d0da69d
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f85940c7b251434e
-#   text hash     d29c78d03fca1658
+#   content hash  ed2b05669a0caf2a
+#   text hash     b4da0fc717c8c70c
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

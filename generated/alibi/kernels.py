@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ee2d0450a64be3aa
-#   text hash     c5a58128e01016e4
+#   content hash  0b5bd194047cf693
+#   text hash     6d13b96b87067778
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

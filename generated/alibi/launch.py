@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  746b82f836c521f9
-#   text hash     c02b2e8e562f35de
+#   content hash  ce3ee0b0a844d376
+#   text hash     f6e3dfe5c3aa36a7
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

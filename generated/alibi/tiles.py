@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  eba1335f440c252f
-#   text hash     5b51d58f5a5dda08
+#   content hash  50c03ecab3719c54
+#   text hash     3f0d7f9786ea09c6
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1562cd02d1d2daf8
-#   text hash     650cfe9948ccedcd
+#   content hash  be43f12f5c46e256
+#   text hash     18782efb47c7a615
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  04eb89bf52fd3773
-#   text hash     0e749ac3fc3aaa6a
+#   content hash  aa7fabb27767a6db
+#   text hash     6e66b362e9d0b7da
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

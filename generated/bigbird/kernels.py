@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  796ee628bf2ad5d4
-#   text hash     3c1dd5998293ad7f
+#   content hash  59248d102711247f
+#   text hash     152cd51a498d6dc3
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

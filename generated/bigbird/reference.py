@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e84eea0a8334d35a
-#   text hash     028c568251d20ae6
+#   content hash  1ff55d6bbc9a90b0
+#   text hash     9787b38220305220
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

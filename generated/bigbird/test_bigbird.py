@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a18ed5a3da6398ff
-#   text hash     b7c489b8bd59ead3
+#   content hash  305a19eeda46aee7
+#   text hash     bc447e383ac04459
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

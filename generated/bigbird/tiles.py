@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  197ac98eb0657095
-#   text hash     24286840f58205b2
+#   content hash  36189a03ba755fe6
+#   text hash     5006285b3abd3779
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  230b5058efaa0c19
-#   text hash     a3446e643bf64b84
+#   content hash  b3dfbcaf2a9bcb94
+#   text hash     9af630cb8103a4d9
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

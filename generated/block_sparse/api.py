@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5e9e3f44e970e14b
-#   text hash     3960d00caa0604d1
+#   content hash  da2eb300dca4f722
+#   text hash     5db589d07dab589a
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

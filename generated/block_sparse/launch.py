@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6c1ea63ba20482f8
-#   text hash     91d71e5e0bbe5586
+#   content hash  4d1e3f33b666531d
+#   text hash     53b247ffc3662e73
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

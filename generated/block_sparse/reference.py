@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e5ae262da106597e
-#   text hash     daac4e3cbbf03075
+#   content hash  a69be0447ac9c203
+#   text hash     9fada38bbd337bf1
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  72ca1ac4a01f2979
-#   text hash     c043ca9c2abdc11a
+#   content hash  f12a6487fd1bbbd0
+#   text hash     577cafa7e910f6d6
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

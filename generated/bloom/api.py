@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b4c11b1553e48db2
-#   text hash     509fbfd86678e89c
+#   content hash  b81883caa5d8a4df
+#   text hash     255ac105324995d1
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1b1472d72e363b59
-#   text hash     4a1fc01c7ca4db49
+#   content hash  418b81bd7071913c
+#   text hash     f779594f1560b899
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

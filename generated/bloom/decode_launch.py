@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  875e4804a3c0e0ef
-#   text hash     a7c920926e9a705b
+#   content hash  14f788fb58fc89ff
+#   text hash     a92450c2f35ce897
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

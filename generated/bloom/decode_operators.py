@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e84d7c39345020fb
-#   text hash     6927ab7967d3363e
+#   content hash  2ad928e946420218
+#   text hash     1dc2d27d34ba821e
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

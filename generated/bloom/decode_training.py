@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  53baefae6281a8e0
-#   text hash     1004dfc5c32c1bd7
+#   content hash  36e9f852c6ca60ff
+#   text hash     f148203b92bef3b5
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

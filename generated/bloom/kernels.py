@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7266b37a14dea389
-#   text hash     eaff906d34944f21
+#   content hash  8db7875c42b4cb8d
+#   text hash     bf7d8ae9aedbe3e0
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

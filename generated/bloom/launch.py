@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  689f9d437e009e92
-#   text hash     5b6577b2e04ac259
+#   content hash  68f086cffab235df
+#   text hash     666bdbf510504c47
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ab13787f3bd0a377
-#   text hash     9f4c85b39bd7520e
+#   content hash  c22cdc6682ee8e2f
+#   text hash     62ba2d976f138d79
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  498e026a8abef038
-#   text hash     56d526d7c4010b3e
+#   content hash  495b2d7c4a0487f4
+#   text hash     c719f5e15ffce92e
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3d3d9dc6b55b5299
-#   text hash     81781c5810efc254
+#   content hash  716a46f0f60ffddc
+#   text hash     ba63b0518e889e65
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c0cbcaf8d82776ba
-#   text hash     3763e16aa5405d67
+#   content hash  102a74d886e960b8
+#   text hash     8f11916b83cf3b0d
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

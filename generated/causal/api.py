@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8e61260dc18f192e
-#   text hash     e4aec41587dc1b4a
+#   content hash  8963e6c45b21deab
+#   text hash     b599d48a75253f19
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3df5885e62dd3df2
-#   text hash     888871f2fb17a856
+#   content hash  19822fe2a97a0903
+#   text hash     2ddc68c820f14ad6
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d1efc734805a43c2
-#   text hash     b0d4f3cc4d449847
+#   content hash  371690bb214ab5d3
+#   text hash     53efcf6f807a1ceb
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

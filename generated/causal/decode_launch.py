@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1b7e91c2749ad1f3
-#   text hash     e5763ee832a42b53
+#   content hash  14d4cf10fc7277fe
+#   text hash     a0564f38a6b0aff3
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c978d3797c5504ec
-#   text hash     d86b17c43de27b91
+#   content hash  5ebc50b58c9f3acf
+#   text hash     5feca600b8173d40
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1297b9c98d42f303
-#   text hash     3f7804d90899441e
+#   content hash  84df88f2a89acbee
+#   text hash     d176333cca189869
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

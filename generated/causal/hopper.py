@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0cc42219d1f2e004
-#   text hash     a9cd3459cab75b71
+#   content hash  9cacb4611c514444
+#   text hash     68dd272916a8c688
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c5da263fb8a3c65b
-#   text hash     a740557ddea9b3c9
+#   content hash  5505128ac6ccf464
+#   text hash     0dc5a1b38683cb4a
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

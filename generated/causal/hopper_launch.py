@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  648d8d8241b9d784
-#   text hash     084bb08dad5f3b5c
+#   content hash  9912f490b5dbf8fb
+#   text hash     8357a72fd855493c
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

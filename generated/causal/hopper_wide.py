@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f6786370cc9aaf93
-#   text hash     a5450c2c3f03d4cc
+#   content hash  fcfd67fbf1590684
+#   text hash     9e8b7d3b56edd07d
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

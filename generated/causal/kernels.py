@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fee47955905b9a00
-#   text hash     f0d8f3e2bc00ed3a
+#   content hash  47cac194548f0a45
+#   text hash     83dab18d38b00cb1
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

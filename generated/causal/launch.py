@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6d5db4b4c4f3bd58
-#   text hash     39960f80cf8ffa03
+#   content hash  08ade12e223c1503
+#   text hash     4a9ad0e4fd248f63
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

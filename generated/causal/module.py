@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  123bb7cbc688f82b
-#   text hash     a8f04e8cdf5892bd
+#   content hash  492859b130e83319
+#   text hash     cfffe8fbc8e82315
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1879e4b96ba8a240
-#   text hash     f9633196e8138434
+#   content hash  1f8692540f676d69
+#   text hash     33442d3ee7ff431e
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5ec06e14ddbfb739
-#   text hash     0ee73beee2dda14c
+#   content hash  249b837e36aa8a44
+#   text hash     0ea345a4d43a18f8
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

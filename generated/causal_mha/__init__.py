@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  211fad7db7f97b40
-#   text hash     72d44b64480da2eb
+#   content hash  def7d9feb21e064c
+#   text hash     9527cae88bbf3f8d
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

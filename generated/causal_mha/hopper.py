@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  edbfe6650dafccb5
-#   text hash     d28ac0600a3f8aea
+#   content hash  56a42a19b10b444f
+#   text hash     1045b5d006e3c54f
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

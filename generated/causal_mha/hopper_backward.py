@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  fd5faf342bda64e0
-#   text hash     d6f03047cf444198
+#   content hash  dcf2043122440834
+#   text hash     e93bfc46cc030f8a
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

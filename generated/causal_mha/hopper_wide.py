@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  88fbb18c3d28b03c
-#   text hash     c8cd81fe466b742d
+#   content hash  8bb3051a8036fb15
+#   text hash     699a347f59b9010f
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  6f755c75123994ec
-#   text hash     51df2968027de4ad
+#   content hash  9e1fdf4cdfb1e86e
+#   text hash     694ae309f4e25520
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

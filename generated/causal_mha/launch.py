@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a1c5deb796a652ee
-#   text hash     0ed151a88d9ef159
+#   content hash  ff1ef87f610a8d48
+#   text hash     aca115aa0eafbfd8
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

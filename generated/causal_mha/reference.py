@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  96c2a48991857f7f
-#   text hash     dff24dc778fa9ef4
+#   content hash  5e7dcff5c3603f39
+#   text hash     55b700598a8dbbba
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c0eb35be6b2cdb87
-#   text hash     012ec0a47137182a
+#   content hash  521c1d0a708d2b45
+#   text hash     bd7456b4c7155090
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

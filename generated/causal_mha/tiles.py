@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  89fb81243dcdd1dd
-#   text hash     6c82296d4b7a1196
+#   content hash  f3aa1c91746edd5e
+#   text hash     398b9bab3b99f4d6
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

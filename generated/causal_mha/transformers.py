@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  da5d51a3dbfb2705
-#   text hash     7f8cb1baa8c8ef00
+#   content hash  a6d058e0da6de1c4
+#   text hash     e1918eb514af764e
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

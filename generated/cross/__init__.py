@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9c447019d2bb4237
-#   text hash     3707fef57714da4a
+#   content hash  f27647b687265748
+#   text hash     15edb41fcbc26c71
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

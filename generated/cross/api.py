@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  68896ae486abdf66
-#   text hash     cc8e800d6ab5cd60
+#   content hash  3f80e313ddd9459e
+#   text hash     1a852115fecca083
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

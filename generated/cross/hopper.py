@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1a0ae770b6586a06
-#   text hash     6ffa602bcbc0185a
+#   content hash  26039fdf4eb26041
+#   text hash     d414e9971036efcb
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  001fb6c8bae6a571
-#   text hash     357b1b30e588d729
+#   content hash  4be3519b78d4159b
+#   text hash     a3655b8074f7dabc
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

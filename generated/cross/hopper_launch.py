@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c9ccd0cc9a3ecb50
-#   text hash     414c53b191d8e24e
+#   content hash  2047a49a4ac470a2
+#   text hash     f926b06776ec3952
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1e3f100633540fdb
-#   text hash     763f11f7fd7a6370
+#   content hash  9b5559bd44398136
+#   text hash     860e1e3b50527c1a
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

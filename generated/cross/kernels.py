@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6051bba46ea77444
-#   text hash     22f7b403bfc55347
+#   content hash  41858d1c62da9cf5
+#   text hash     f01c494795cecac3
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  316781e46dba495e
-#   text hash     e30cc3fe3c9187ae
+#   content hash  45b3d778c346525d
+#   text hash     2db6bcc22c2e35a8
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

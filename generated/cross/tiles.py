@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5657c728844b1e1a
-#   text hash     acf7f2bd9fbe7a94
+#   content hash  a354d6931cfe0a84
+#   text hash     db2b06197a9bb996
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  88ff86fddea05367
-#   text hash     23a9a917c7db292a
+#   content hash  11d1d365b87e7c58
+#   text hash     cc84a660a72d2352
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  16136d483991eee4
-#   text hash     f1fa5e554f29f3d6
+#   content hash  fa4ab5e1827910d9
+#   text hash     da57ae0dea8fa1cb
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

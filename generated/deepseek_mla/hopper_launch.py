@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  eb2270f0d532522e
-#   text hash     22b5c3c6f0bf3c8c
+#   content hash  9e51b5edf8962a7c
+#   text hash     ca1fb7a674b534d5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

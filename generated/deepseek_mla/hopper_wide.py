@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  3fbb6d09f4e65271
-#   text hash     0321e38684026c44
+#   content hash  7fb16eacf974bbdf
+#   text hash     ae4edd0e3c1c5696
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0d18261520da3216
-#   text hash     bf6d37b91a89b9e6
+#   content hash  ee0d51f258d01019
+#   text hash     f2d5810554a20e3e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  7320c34123964d68
-#   text hash     330c54805fa4536a
+#   content hash  fa0d5386b78a1bee
+#   text hash     d3af681537491a69
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  7162085f08fe8e68
-#   text hash     e50038528a4df464
+#   content hash  878eb328fd5c17fc
+#   text hash     c4da55dd8de6b01f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4d3a8d9289ba6b25
-#   text hash     2dd647a2d035db52
+#   content hash  c814f5a831e7bec9
+#   text hash     993bb5dd483580d4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

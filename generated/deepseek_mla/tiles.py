@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  3149e60fb6d6d763
-#   text hash     e4d07057ab55cc9d
+#   content hash  a42eb37da0a7ed75
+#   text hash     6b9e2e8bef353f89
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

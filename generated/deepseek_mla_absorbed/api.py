@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e933c57666d3ffb2
-#   text hash     6c5193e06c8f105e
+#   content hash  e6eaf3b9470dcd69
+#   text hash     f3f89a93b47ae7a3
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  53c718f2aadacbdb
-#   text hash     5bbc07d3a8c23ffa
+#   content hash  a611dbc80920169b
+#   text hash     d5c19a55b81759ff
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  114caf9aa3ce9332
-#   text hash     fafb738507bbec1c
+#   content hash  0a60c9540e13ec0a
+#   text hash     1dba252c75c78386
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

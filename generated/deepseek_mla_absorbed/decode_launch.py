@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  4000f8ffc6e312d3
-#   text hash     bf0a5ba9497a7c8a
+#   content hash  f9adb796046510f5
+#   text hash     5dd587067e372bdb
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

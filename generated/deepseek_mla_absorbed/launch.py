@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  0aa6f1f32523ce73
-#   text hash     6e93248a2e461075
+#   content hash  9d56e7b74eed4cc0
+#   text hash     68dba06ff8a4720e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

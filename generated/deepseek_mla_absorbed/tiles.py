@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  fc1888522d39798a
-#   text hash     25576010c49c261b
+#   content hash  6c1a50be41e72fe5
+#   text hash     6664712a6103adfd
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

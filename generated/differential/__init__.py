@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  28c7601a7152c8fe
-#   text hash     c5a007fe142c8d54
+#   content hash  aa99d0a877e33eea
+#   text hash     9e3d844607c5374b
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ea81b0397e50055c
-#   text hash     4f264aff95b96400
+#   content hash  fae70d5bff42395d
+#   text hash     eb1a1adbeea68b51
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  22511e7d699d3f07
-#   text hash     2eb78f96c7ec8792
+#   content hash  212d55fb2af1ecb1
+#   text hash     15a112fbb8a3750f
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

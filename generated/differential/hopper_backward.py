@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  0d008f0988e76867
-#   text hash     c8b2f1a468fda716
+#   content hash  cd4da2430a49e456
+#   text hash     3eb03d9af8101c7a
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

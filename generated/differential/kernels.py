@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b94a8d9844ea5cda
-#   text hash     7d103cd37063c188
+#   content hash  0cad4098721082d5
+#   text hash     d0540061fd2cffd8
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

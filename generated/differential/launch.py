@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  daf45cc5c5516a39
-#   text hash     1c1e0991b2cb1e3a
+#   content hash  30ffa1eb2dc1760b
+#   text hash     45a2fa44fc118b0a
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

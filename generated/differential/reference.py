@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d73de149a1282c38
-#   text hash     51fd1f44627be51d
+#   content hash  b8e3ede42a63620a
+#   text hash     5f4b411a890c66ae
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

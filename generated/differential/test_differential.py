@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  8810a6e6ed12af11
-#   text hash     a94d428b1b394e59
+#   content hash  110f93398bfff262
+#   text hash     44e28c97b2b05165
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

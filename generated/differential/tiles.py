@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  8e0fae51fbb9c8ff
-#   text hash     b9bae3da1449a230
+#   content hash  ae4a5c53b124de35
+#   text hash     d0f867eb53a6c156
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  fd014313e2a8ba3b
-#   text hash     cef014306672c52c
+#   content hash  b20f135437a56eb7
+#   text hash     5eb6ff40627bf2ce
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

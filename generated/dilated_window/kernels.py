@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d672be9a1f2e31b4
-#   text hash     5d5fd435684c7d03
+#   content hash  35d74efdd25054df
+#   text hash     312b2f94703aa87f
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  095dec00cf858e15
-#   text hash     6754c3bdf37bad95
+#   content hash  82df5d7826fd1e59
+#   text hash     6f70fc0941ef0c7a
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

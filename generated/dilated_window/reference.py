@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6eb3d9cd2952c838
-#   text hash     6f3748c83aef25a5
+#   content hash  4dec4efafb1446f6
+#   text hash     a340b54f040077dd
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9ad24df961aad4ad
-#   text hash     979c855d726e5367
+#   content hash  5e9985bf6a04c5af
+#   text hash     917d0f93928e26a4
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

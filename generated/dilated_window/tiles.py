@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d2af733949f1e176
-#   text hash     251c1ca975d5e23f
+#   content hash  14020e5258baddeb
+#   text hash     efd98019d7ac7a0f
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

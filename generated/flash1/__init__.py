@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e3f8d4f0d64a0c22
-#   text hash     670844afd7bd9bd7
+#   content hash  2836e6a423b81c9a
+#   text hash     f034a76869e39a57
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

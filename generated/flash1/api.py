@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  31c9d199ac6cace8
-#   text hash     d0ff328eb7e3d68c
+#   content hash  1e9221dfb2e5f527
+#   text hash     2107b5f5a8871664
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

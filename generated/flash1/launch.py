@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  890de5895392a915
-#   text hash     773a6c48b57801d7
+#   content hash  c4473e0d7928c321
+#   text hash     4bde8719cf85032f
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

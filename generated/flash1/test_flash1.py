@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  bd266577c2adf475
-#   text hash     513c383f228e73f8
+#   content hash  b0ee9d84f6dc0dc0
+#   text hash     dc091ed0b979e22f
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

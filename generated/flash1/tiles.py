@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  700b6dd28c0bcb85
-#   text hash     8809a32e7dbf5ded
+#   content hash  e7c5d01b4628d8ac
+#   text hash     f69cb8276c32790d
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

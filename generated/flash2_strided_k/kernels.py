@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  4e1bd0c9d5672d78
-#   text hash     6c6c950bc41305d9
+#   content hash  eb0583929058f06f
+#   text hash     194c8fcec440d96a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

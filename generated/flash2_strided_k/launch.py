@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  df1159488d66470c
-#   text hash     a8973e3c98846191
+#   content hash  a537b3341ab24814
+#   text hash     6bd98d139d24688b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  343d2355a8b1fa53
-#   text hash     163149fbacecf2b7
+#   content hash  25c39b26282dedb9
+#   text hash     251f81f7ed91fa15
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

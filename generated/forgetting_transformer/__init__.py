@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2f2a157a85da3db1
-#   text hash     c92203fe0e2e2429
+#   content hash  6088cd62d4e71aa1
+#   text hash     80c1e0adefb5a63a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  658c0b990759e6e0
-#   text hash     275185064b7a9cc4
+#   content hash  971f1baf830099af
+#   text hash     47956a7646bd8d91
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

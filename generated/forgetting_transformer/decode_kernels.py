@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  89f5e56095d9bc13
-#   text hash     238b922572d59464
+#   content hash  62c89eaf885a98d6
+#   text hash     3db39c06964355d3
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

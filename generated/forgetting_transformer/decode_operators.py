@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  202e1ace472e5862
-#   text hash     e3076d46f3b906a0
+#   content hash  15ec5fd02aa006c0
+#   text hash     8098a8a00892a019
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  57bea0dc8f4e0895
-#   text hash     0448148d69ee0746
+#   content hash  a1fd8f07e53d5cf5
+#   text hash     2089d5ae64c12a77
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

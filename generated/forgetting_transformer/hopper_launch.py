@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  c9c14128012d4d74
-#   text hash     231a5babc6ca9bcd
+#   content hash  0b2a4cb33f5ef92d
+#   text hash     064924e7b880aa34
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ce2228514d87d1d1
-#   text hash     9c0b910d76260b49
+#   content hash  3acefeb1d9a892ed
+#   text hash     ca836535f25e58a1
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

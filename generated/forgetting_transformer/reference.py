@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e12d86ce69e1b85e
-#   text hash     5f974db418e30c67
+#   content hash  b5ea56318a5c4ebe
+#   text hash     7f7cdfaec0398800
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

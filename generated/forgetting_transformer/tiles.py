@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8fc52a6fa3c181ef
-#   text hash     1aaaae725fc081b6
+#   content hash  91eb1cbc129643c9
+#   text hash     2b55caccc0298856
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  eda02ceadc7f8243
-#   text hash     4539b9796457b86b
+#   content hash  883a55f114ee0356
+#   text hash     befe271dad65bd52
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

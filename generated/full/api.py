@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  28d1c9e67e5274cc
-#   text hash     0079e560c1b3f9f2
+#   content hash  dbda16a8eadb82ff
+#   text hash     58e708a4d7a01997
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

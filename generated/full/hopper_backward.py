@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e7c22b7cecfb257f
-#   text hash     c3db18abd27fc901
+#   content hash  b07853842efc0560
+#   text hash     85ba50dd642dfc74
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4ede5de9d6b3ffd0
-#   text hash     3b65695132ab2f52
+#   content hash  071f4598422dc17b
+#   text hash     7301b412b33a5134
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1567989176cf022e
-#   text hash     573624749a9bed00
+#   content hash  54acb4235df02cd4
+#   text hash     02c9ab14356e2cbb
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

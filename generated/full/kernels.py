@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a09ab883f0556b3d
-#   text hash     fa8220684034dd81
+#   content hash  4a933d96c71771a4
+#   text hash     862132d84bea275f
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  83a2b284d4560940
-#   text hash     6da4994127262906
+#   content hash  5dba896ae326caa6
+#   text hash     42a263aa80f5d398
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

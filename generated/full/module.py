@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0b2569c7a275c799
-#   text hash     2bc36b6e6736b762
+#   content hash  a9149002b59edc26
+#   text hash     1fbb2b8f0afb00f6
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5de31a16443e98a1
-#   text hash     1965edeecc30031d
+#   content hash  c1febc00e2f64eba
+#   text hash     d527418ebc92d2f5
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

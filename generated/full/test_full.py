@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6f9611b07d289fd7
-#   text hash     97bc4f3e55440499
+#   content hash  6fa71bc9ba4cd057
+#   text hash     c36c151237aeaeb3
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

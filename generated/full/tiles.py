@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bccbfd1024f5ad8a
-#   text hash     6dcba471b0166b0b
+#   content hash  fd7d48c06b360ed7
+#   text hash     1ca7ac108c364d82
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

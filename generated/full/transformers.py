@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  843ea56603951274
-#   text hash     58c2e573bddf91a2
+#   content hash  b5798e9a1082171a
+#   text hash     55577342c56f450a
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

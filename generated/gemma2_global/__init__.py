@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0e426b4910cca34f
-#   text hash     e423318b055e5411
+#   content hash  67681dd0e61e2467
+#   text hash     f05b59c3742825c0
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

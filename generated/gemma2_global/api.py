@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  45e500f8ba284b02
-#   text hash     e19d1a82558d940e
+#   content hash  103ee6f6bb28ae97
+#   text hash     63fccc8ba0cac9d9
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0bc414066bd5ff80
-#   text hash     614060dfe712d7c4
+#   content hash  b164475c42d913d1
+#   text hash     b67c2dda4792cfcf
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

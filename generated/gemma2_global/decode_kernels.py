@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  82b2ee9386e627b5
-#   text hash     1da15cecd2f83dd5
+#   content hash  4774dede939e5de6
+#   text hash     3c1eda5d4871edf4
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  26c565f0b1d9477f
-#   text hash     81fec73a28688c1e
+#   content hash  e0008458fce5d163
+#   text hash     ca597dd058dd6e69
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  854d4020793463de
-#   text hash     ed99049373cf1d0d
+#   content hash  a589b6f01374e9c9
+#   text hash     8a5cd16de2f73b8e
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

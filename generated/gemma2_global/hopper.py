@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  26eb3ec2011bd7d9
-#   text hash     fe5c891e2d94e723
+#   content hash  08c7262d65df3f8d
+#   text hash     3ecb01b19d914e5a
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  cea358c1366bbb8e
-#   text hash     dea7ace8f3395dcb
+#   content hash  44c5e6fef21526ae
+#   text hash     ed000dd59a558d71
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

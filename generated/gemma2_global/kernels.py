@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  481e84086faae4b8
-#   text hash     e8065c2baf478877
+#   content hash  4d557264d9c9f2f1
+#   text hash     04991516b0279603
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

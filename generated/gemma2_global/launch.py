@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  29426e852efbe5f1
-#   text hash     28f0d23fb75abcc7
+#   content hash  18d86799e39877a9
+#   text hash     90581652f1d755e3
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

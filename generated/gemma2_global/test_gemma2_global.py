@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  71622ffa8f7bb7e9
-#   text hash     1c321980bdf0f1b3
+#   content hash  2aa753f056bdb7d5
+#   text hash     35e84abde3f3751a
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7380efaba57dea5c
-#   text hash     40d503002519e240
+#   content hash  ee8a8dc66c35c70b
+#   text hash     e6a4f0e0635ec645
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

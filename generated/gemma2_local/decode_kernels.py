@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c0f637d9f18d58d4
-#   text hash     a928a5ec77b286d5
+#   content hash  5093f57f7e4b48d6
+#   text hash     9c3014f9c6569b64
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9396c0424949359d
-#   text hash     4aaf45158ce4a5b9
+#   content hash  e852675fae72299c
+#   text hash     67c3d9bd91d8597e
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

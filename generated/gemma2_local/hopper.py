@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  1ca96624a13b63dd
-#   text hash     a08e2f6bbe128e32
+#   content hash  35408adeddaaad9f
+#   text hash     f888d832309d2cdb
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

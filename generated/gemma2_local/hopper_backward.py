@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  93eb5b8d0d850fc0
-#   text hash     8ba743a931d9cd2a
+#   content hash  2bc26c0d7d21423f
+#   text hash     6802fd68f010d668
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

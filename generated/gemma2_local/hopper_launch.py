@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e5584fb364149061
-#   text hash     6fba55b0bc87fb63
+#   content hash  640e5f0ca73a381e
+#   text hash     804190cdc8f4e296
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

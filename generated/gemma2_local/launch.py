@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3d1c4060bfc14893
-#   text hash     6b07b5b4c509ffc9
+#   content hash  ee85218831a1ae16
+#   text hash     2d5ae36d66ca66cb
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  590b140a16274448
-#   text hash     f1c7abf538393106
+#   content hash  22c66625d3796ed9
+#   text hash     2a06ff02302c59c1
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

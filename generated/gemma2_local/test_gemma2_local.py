@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d98f107c40f00110
-#   text hash     c30eb4f69a3a3c28
+#   content hash  0616147b51d05f14
+#   text hash     503eae9199fa8361
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

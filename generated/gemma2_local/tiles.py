@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7f9406d900d323f9
-#   text hash     c579e2335ec70cde
+#   content hash  4572a9eca3e53204
+#   text hash     361e573585bc93c6
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

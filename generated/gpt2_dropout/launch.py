@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  078c4e9b994cc325
-#   text hash     fc9c7a6f6da2e46d
+#   content hash  d66002cc45a74042
+#   text hash     d8d50a18d6f41eea
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1265beac34b1b25e
-#   text hash     117788bae8af8144
+#   content hash  0dba2ce0292b3ba5
+#   text hash     cfa2aa24a1eb7f7a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  f2a4ac21fcbbde9e
-#   text hash     f3c02cb4bc9778ad
+#   content hash  9ec131ad696f609f
+#   text hash     8d2692aef9bf383e
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  af08467c8c36f5a1
-#   text hash     d8095e6dc4e0fb45
+#   content hash  49a2b3e0cfbe634f
+#   text hash     53137517602fbf52
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  53a7e0db7c75e512
-#   text hash     4cea049d6b6c96ed
+#   content hash  8b299cde6fc77ada
+#   text hash     d66df3265c40a4b9
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

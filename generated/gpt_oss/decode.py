@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f15fa8c610c7d359
-#   text hash     a6dd30febb482718
+#   content hash  7f64bbd4d61541b6
+#   text hash     a7ced5854ab779bd
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

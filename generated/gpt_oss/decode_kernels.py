@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4f7a867b1eaf0247
-#   text hash     2af02a0caa1b8869
+#   content hash  936d293075109109
+#   text hash     d03f562c47bbc94c
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  541b13d1aa50e64f
-#   text hash     3956bc0ad4bbb70f
+#   content hash  8c4a551e0f26a0ad
+#   text hash     9920dda14a535023
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

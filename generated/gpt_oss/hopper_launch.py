@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6f7827e13474bbc6
-#   text hash     809e9d1135ba2c35
+#   content hash  0dcd82fb87946513
+#   text hash     d88c3e1a916a444a
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5d6f2df99a003982
-#   text hash     fd19f029e7e6f2c0
+#   content hash  6667c63ccf65af02
+#   text hash     c776c4fd19eaa10a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

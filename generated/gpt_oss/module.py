@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8e08a451089e7091
-#   text hash     5f59a90661a21e72
+#   content hash  89a2c89f2c9cb599
+#   text hash     acef5f1c9cd9abb1
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

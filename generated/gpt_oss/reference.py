@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b1e25c761ec6fc3e
-#   text hash     41dc40a0d32b5d89
+#   content hash  8d7ca0a26f75c7a6
+#   text hash     cb05302aaae3316c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5275907ca9740407
-#   text hash     89e4b1a61f45ee44
+#   content hash  719a91988964cebe
+#   text hash     3541fc0c5bdc5516
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

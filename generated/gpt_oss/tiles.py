@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  616cd51e679d6858
-#   text hash     f0b33e68ffad5257
+#   content hash  1956501ed4f984df
+#   text hash     457e5345cca3db53
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ac8eef0c1524b49f
-#   text hash     5597d05ef52b88c1
+#   content hash  9e55a564d58fb766
+#   text hash     5aab0d0218793bc2
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

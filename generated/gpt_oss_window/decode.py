@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ba2c4c58583cd5a4
-#   text hash     4a7a9e1c3af24adc
+#   content hash  e616ecf1b3f77a2d
+#   text hash     c6e7650a4c32db7d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0a365c8ac1e1ec3b
-#   text hash     561072884c9cb092
+#   content hash  cb5d85dcb150142b
+#   text hash     1e1535697ff73f61
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

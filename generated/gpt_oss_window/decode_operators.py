@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  42afc600457976dd
-#   text hash     5443c584aaff1a39
+#   content hash  b302fb94417df67d
+#   text hash     58f9fb79a1f61b7a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

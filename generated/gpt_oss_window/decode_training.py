@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d48713c95cdfa304
-#   text hash     bb675c2bcc1a1c09
+#   content hash  0a5c08e485c657f4
+#   text hash     2c46ef60defddade
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  55ba82ee31403f8d
-#   text hash     ccdb77b09bc6950c
+#   content hash  5c7d36c1c2de2697
+#   text hash     faf69a65428eb9ed
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b1ed9c0678df0e79
-#   text hash     e38b1f19821b74d3
+#   content hash  ad572ed0d0f0a191
+#   text hash     9c388ab7085a4688
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  235f16e9fe8cd42d
-#   text hash     37b940bea42e74a3
+#   content hash  4e8d54a70cbe8577
+#   text hash     0cd1e9c6c2888ee9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

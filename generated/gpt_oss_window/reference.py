@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d04f94554077ca96
-#   text hash     45f91a7b24c6765c
+#   content hash  20850573ac85af4f
+#   text hash     c4764cea0e49bf66
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  951d77cfcd147795
-#   text hash     f9ebcbf63ff0febb
+#   content hash  f9cab5c0b65e1a59
+#   text hash     f806f5fa7edd10da
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

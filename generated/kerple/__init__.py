@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  93a6f7c1e99801fb
-#   text hash     7d2dabc29e99ee68
+#   content hash  31de08f6e25220de
+#   text hash     a50ab8628dbbda1c
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

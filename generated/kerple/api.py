@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  cdf070686dd1ee10
-#   text hash     8c0a2c838b90e1a8
+#   content hash  95d4db0bfe2cd4ce
+#   text hash     20255df582903dc9
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e0531374c81fe19c
-#   text hash     483630b2e0d38b5b
+#   content hash  9d3c5fdff14a08a6
+#   text hash     c6c04b4f0d0e67b8
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

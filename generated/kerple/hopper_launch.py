@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a342c7ac22c82e19
-#   text hash     d005a7929a7e3dca
+#   content hash  20cb68e1776cd329
+#   text hash     6468c41871c88047
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c79ab48d343be1b6
-#   text hash     be0820442cd87851
+#   content hash  6dbe6735ff47e706
+#   text hash     83513370e4b89a12
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

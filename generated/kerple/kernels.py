@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b954716dddaf0edb
-#   text hash     5e15a6566396b904
+#   content hash  11bb6ef70ad37d0b
+#   text hash     872c0fd931c9402c
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  af5ebb59e39593f5
-#   text hash     a85daa2afd43a688
+#   content hash  3f6cb338cb8e6e79
+#   text hash     ab271c341a705af1
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

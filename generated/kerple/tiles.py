@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  980dd3fb9e3f917d
-#   text hash     810d0a3ae3a3760c
+#   content hash  fd2dc8c1778b9ed9
+#   text hash     a1a38a37470c4d70
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

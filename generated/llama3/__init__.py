@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9fe4c7c63ec9299e
-#   text hash     0be13f47a23da4c6
+#   content hash  29fe1f323c380277
+#   text hash     54867ce519e3f306
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ad1416f2dac23adc
-#   text hash     f097f2bff5d74919
+#   content hash  4d0d8101e48f8cf8
+#   text hash     bbdeb7405fbaf4a6
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  deee5e9511f0da0b
-#   text hash     836597588687268d
+#   content hash  29b711eb11dbfb03
+#   text hash     94ef4be17e5c8606
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1beca4a8c5c22abf
-#   text hash     0f306f841001b3da
+#   content hash  40cf58991680ce86
+#   text hash     b175e2f948350463
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  21e0ac5c80d26fac
-#   text hash     3905dc2343c19e54
+#   content hash  43d77069a990d089
+#   text hash     931aa5fd209785a3
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

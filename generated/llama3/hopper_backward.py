@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2f6172c056f030b3
-#   text hash     da218372f1856782
+#   content hash  f8596a84a25d6472
+#   text hash     27bc7849c30b46a4
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

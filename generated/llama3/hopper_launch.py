@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  800af11a69fef026
-#   text hash     410c3b86714b57f7
+#   content hash  81ff2970963c233f
+#   text hash     131ff4460facdd61
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

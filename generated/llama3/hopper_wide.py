@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  630780a50929d9e7
-#   text hash     b8af6997039931b4
+#   content hash  b9e121cc480bcbf9
+#   text hash     5c2c8db923ded46d
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1279b5a3be9f6afc
-#   text hash     7dd404f1e0079c2e
+#   content hash  8279ed81313fdafe
+#   text hash     f1fa33e9422df230
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  dc78ed125423c360
-#   text hash     9723318acc617362
+#   content hash  79859e2a603009f2
+#   text hash     a79c6243f4923878
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

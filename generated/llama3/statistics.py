@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f705af6e12199514
-#   text hash     97fcd0675f0e62fb
+#   content hash  af6ba35a5f38fac0
+#   text hash     eb503cf88e776830
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  549ea751ba7097c0
-#   text hash     998c7dc1b4150660
+#   content hash  269a933944cf9204
+#   text hash     91d8211303320cf2
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

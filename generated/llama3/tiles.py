@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  292a413fc74456c4
-#   text hash     08ff20032e5515fb
+#   content hash  0b753ef4fd68fe36
+#   text hash     cec88c25c2e54f6c
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

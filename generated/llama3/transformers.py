@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9a4a160b7a8f90e8
-#   text hash     5caa38878b5cdaa1
+#   content hash  00fac92807ebecf5
+#   text hash     333da68da1032a1a
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

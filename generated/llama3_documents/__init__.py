@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  909ce0ff65033625
-#   text hash     50cd56aecf60d9c3
+#   content hash  bd0cee2523153468
+#   text hash     5129d42dc8ac53c8
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

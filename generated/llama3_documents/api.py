@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3d3fb08de6f870b0
-#   text hash     eff5e438be41bb3a
+#   content hash  3bddc9bbdd2a6b53
+#   text hash     1164cb742c063aab
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

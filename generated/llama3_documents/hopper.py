@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9f1eb9324b77c6da
-#   text hash     cbd51383ce1abfaa
+#   content hash  81db11cfceab3379
+#   text hash     c3c5ff676155a679
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4607693acdf04e26
-#   text hash     fb43ab721e57d86f
+#   content hash  95c3a71bdd6e1d73
+#   text hash     b02db8ebd31b51fe
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  07c22305459b66c7
-#   text hash     c77cd5e30b9884e9
+#   content hash  0ad002fcfac50936
+#   text hash     024b64f80845ef16
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

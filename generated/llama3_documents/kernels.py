@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d9329839d4494c76
-#   text hash     bfbf7b4a8d794b75
+#   content hash  1913a8023d362811
+#   text hash     dd2f0b8fb1b36300
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b3fcd333f8fef260
-#   text hash     133dd4908e43468b
+#   content hash  2bea7b7f05186782
+#   text hash     becedbe2cd53137f
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

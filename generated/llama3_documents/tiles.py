@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d5f61b16572dcd4e
-#   text hash     24dad5cd2ac0b270
+#   content hash  885c9f1f952c723e
+#   text hash     60187b135144dce8
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  51407c616c20e2d6
-#   text hash     5e10fd29c0101ae7
+#   content hash  fda2f249555aadf8
+#   text hash     3cb74cb17577eb03
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0f4281f3eb5b5c4a
-#   text hash     01a40e72808c154b
+#   content hash  b7a384216f623bfe
+#   text hash     17b75b02daa8895e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  48e38b1edef749c8
-#   text hash     646d47456db67b5b
+#   content hash  900774d8d288264b
+#   text hash     3b27d1cf3e251803
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9a27d5e23c31c36d
-#   text hash     067b391b02ca605e
+#   content hash  aedfb21b0498b991
+#   text hash     5c91ee6cf5b28503
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

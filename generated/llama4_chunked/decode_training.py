@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  3fe3e59a2bdfa186
-#   text hash     fad6ea234622ea80
+#   content hash  fc25ef017233647a
+#   text hash     87dc01f95dfa4946
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0cb59feec925731b
-#   text hash     d00142eb127628dd
+#   content hash  3fcdc2403d6cbc25
+#   text hash     eee157ec248f074a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a501fa59fd8062b9
-#   text hash     8539c1b65968e155
+#   content hash  5f2c227de42e16fc
+#   text hash     dea25969a37a6b24
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

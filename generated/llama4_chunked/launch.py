@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e320b4bcbc6043e3
-#   text hash     723e91e5957bb1bc
+#   content hash  ff35e841ab43b91e
+#   text hash     c888c8701ca8d032
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  11146160739b698d
-#   text hash     1839c430c113cc51
+#   content hash  a2dfba39600897af
+#   text hash     e4f5f3cc6c1381a8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2dac6044d5f6545d
-#   text hash     e374b7013914d7b5
+#   content hash  d8bbc4f52f3b1104
+#   text hash     dcf25ba1089b949f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5333a6839547e59f
-#   text hash     cabaf2cfd5c0ffdc
+#   content hash  6eefd74420b12015
+#   text hash     a03a64f410d29323
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

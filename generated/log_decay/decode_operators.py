@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  173637aa4ceca075
-#   text hash     7d37c0c5f1e34e0f
+#   content hash  1f20fa79a6e8b6c5
+#   text hash     614fdf091987bc94
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

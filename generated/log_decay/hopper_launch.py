@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e788ed35c075e7aa
-#   text hash     1d86086511d312d6
+#   content hash  adc80f6383ec77b4
+#   text hash     3bfe15e04a59db0d
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

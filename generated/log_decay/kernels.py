@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a6752a9cc3c58bfd
-#   text hash     88471759daaf0de0
+#   content hash  d5465b1c37255727
+#   text hash     ae0715492383483b
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

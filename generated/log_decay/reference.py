@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  01fc82ec1ebdd9c0
-#   text hash     b415c2e268bc9503
+#   content hash  abafc7ebd43c3801
+#   text hash     cad370c7401f0d41
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

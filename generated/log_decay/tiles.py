@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  322565d37dc083f1
-#   text hash     c8cdac0b51339d12
+#   content hash  99b57cfea1e4bda5
+#   text hash     4aceea01875369a6
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  93bb8689f90f55a7
-#   text hash     51a390171b8bdb7e
+#   content hash  0ffa1340d867dd0a
+#   text hash     601efe9d9c266c2d
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  27351a7674b003df
-#   text hash     b70088590c488fba
+#   content hash  eb643c9a66338a7e
+#   text hash     acc4a0264c2363fb
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5540395cd591f365
-#   text hash     852e3c28e5e4f411
+#   content hash  2755f5b203c218b9
+#   text hash     8a19ece3f690b01f
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  28812be1f1fd2258
-#   text hash     fcd2f5e5da82ca1a
+#   content hash  3b1497ce42966ee9
+#   text hash     80c99be21cc21706
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

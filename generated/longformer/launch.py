@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8a8e5c258527a004
-#   text hash     806a9518db09a83a
+#   content hash  7c0f650df0dbccd8
+#   text hash     5781e727f76956e2
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

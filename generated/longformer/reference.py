@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d865531b44dfd2d0
-#   text hash     ad2e905e7156b050
+#   content hash  d11e32c0a074c778
+#   text hash     392055e7116ac07c
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

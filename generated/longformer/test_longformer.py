@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  edad5e6f558b05b5
-#   text hash     349de609f5bde1bd
+#   content hash  2adedfc5b0e39afc
+#   text hash     0b927ed5f2702977
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7fc3a05378887c74
-#   text hash     da6cabc7b7ad5b2b
+#   content hash  1315e92a54accb60
+#   text hash     062b702f5f1c4320
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2b92131217113a9f
-#   text hash     9ae5370d227d61c0
+#   content hash  3fe16c6b50fdced3
+#   text hash     34cbd1d2a9114036
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  19a835bebdd76cec
-#   text hash     b1a256acde3c35bd
+#   content hash  32597d958e9b3aa8
+#   text hash     b05d4af84bf89407
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

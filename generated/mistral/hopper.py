@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  763c772d0956f87a
-#   text hash     36fa07f53bb18f4a
+#   content hash  82f6add15aa4edc1
+#   text hash     313373063d2030ea
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  960bb819a3eef716
-#   text hash     26f79b8219440229
+#   content hash  bb79b187b68d3b07
+#   text hash     e15740b3f7746844
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

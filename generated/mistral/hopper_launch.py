@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  388fe8aca7dc3d2a
-#   text hash     ef50eaa9c22934f6
+#   content hash  995a8d7c09d95cd1
+#   text hash     678af666f5bd3eb2
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5b7c47df998c640e
-#   text hash     1e6bfd5d8489e6aa
+#   content hash  675db12672af0ef0
+#   text hash     c714ca0126373b15
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  430e1154c92e62de
-#   text hash     34eb75f9a4c0b387
+#   content hash  a0afca00bbe6d233
+#   text hash     4792c2e746475a29
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

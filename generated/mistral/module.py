@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  af05c24e44d3fabd
-#   text hash     c642bfe513f43429
+#   content hash  c686ab7f0a27f6a2
+#   text hash     2598d17bd14998c6
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

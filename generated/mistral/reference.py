@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  eb9cae9ab5ff4268
-#   text hash     b51c383627b790d6
+#   content hash  6c815a3745ddb606
+#   text hash     c8358e3f4cbb4c4a
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f54f27b8f9290989
-#   text hash     5ae3359b3e1e0983
+#   content hash  f47b6169106cc2f2
+#   text hash     52ca59161e36a814
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f9de1f3b970a30d3
-#   text hash     397c9ad11bee0c60
+#   content hash  4e85e887685eebb4
+#   text hash     4ef1b29383d0cbe4
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c646f60348b52b18
-#   text hash     64d59ed2cb205500
+#   content hash  3ba476fd6ac0a5af
+#   text hash     35b782514cd2c63c
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7b723bcf5adeb8cd
-#   text hash     ba82129ca5514785
+#   content hash  0a2b1ad02df1259a
+#   text hash     e0e9ad3274fe664a
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  db7990ccd980d454
-#   text hash     0777709e0e446493
+#   content hash  81c6bdcbb230e996
+#   text hash     675bd800dc594d5f
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

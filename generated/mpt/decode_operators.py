@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4a48cd893742c371
-#   text hash     aca9145ee825e274
+#   content hash  615ef0c23196ca27
+#   text hash     7612ca7a13acd68a
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2b0657bb7dc35ed5
-#   text hash     e607fbcb2aca4491
+#   content hash  716ca853c25ea6d5
+#   text hash     7daff9b71b2d2ca1
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

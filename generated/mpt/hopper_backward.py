@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a75c5485a43a7c38
-#   text hash     e433faf187173201
+#   content hash  7fad7d1e57333e32
+#   text hash     7d231a95b4bcc08f
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

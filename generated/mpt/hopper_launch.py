@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b59360a2081c747d
-#   text hash     b821f0cc73159537
+#   content hash  52158e8280bac193
+#   text hash     abe4d5b5cc27f4e5
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

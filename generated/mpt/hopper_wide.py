@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  73340751dbb6bff3
-#   text hash     20b856affc40e88c
+#   content hash  de94378ca5ee051d
+#   text hash     73853bd80bdfa125
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

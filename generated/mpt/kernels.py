@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  340d25b0774008b2
-#   text hash     9aa6f873c877a019
+#   content hash  de21f5af2cf5d9fc
+#   text hash     fa14c1d70ac7e7f7
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

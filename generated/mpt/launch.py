@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f8f40f314127aa4d
-#   text hash     8a1e4ffad2dd55c1
+#   content hash  30117638323cd257
+#   text hash     1f1a7a5059dbf593
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  96c08ed1847744f9
-#   text hash     8b97c43f0ccf7511
+#   content hash  35927e50713ca005
+#   text hash     7256cbc5a949af6a
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  13428d9f91a9957f
-#   text hash     5013d2dc34cb1bb5
+#   content hash  0b92b0f3e5c4a8bf
+#   text hash     87efa9908fd4c9b5
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

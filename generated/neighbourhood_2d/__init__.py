@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  111a68ed0e01acf4
-#   text hash     1a0a65b75b8a031b
+#   content hash  e38a47641ff6a716
+#   text hash     0bceaad0c5c7e5c7
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

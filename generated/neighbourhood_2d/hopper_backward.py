@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  9179ceb57b6619d5
-#   text hash     f49a829ed4e7a6ff
+#   content hash  e694fac24ed2d150
+#   text hash     baee8f1eb98147af
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

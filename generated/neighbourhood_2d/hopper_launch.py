@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0822d1ec45cd72d3
-#   text hash     b371e391ae156fec
+#   content hash  db612d8e0953a607
+#   text hash     454306eaea3afbec
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  429b53e6d9536c01
-#   text hash     7f7e0d561954b14f
+#   content hash  2cd0485a4c157200
+#   text hash     d896a4c6e2d0c74a
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  24e793ba73c046b0
-#   text hash     f1474a450dbdfd59
+#   content hash  60fb29834bf3c4f8
+#   text hash     2a7ab4cb4dcc66dd
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a6e44562d821982e
-#   text hash     89d877bda0126b99
+#   content hash  441418e7748fd080
+#   text hash     5a52c1100355d416
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ed3268826f18cba9
-#   text hash     1ac7bc2bfc67b855
+#   content hash  81d41086dd73f061
+#   text hash     83f593e319380e12
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

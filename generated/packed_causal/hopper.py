@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  cecf772db5256e09
-#   text hash     4a5dd50a1f77bf26
+#   content hash  96d96e0bbfb37887
+#   text hash     70c804958a043e59
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

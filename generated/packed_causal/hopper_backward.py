@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  52496bd213cee091
-#   text hash     a3a5dcf48a2106c6
+#   content hash  7bdbd3ad9ecc5d75
+#   text hash     4620194e2e6fef46
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  474d990b4ae1d476
-#   text hash     07f2f1fe940db3a1
+#   content hash  b03229cd415d6a16
+#   text hash     0932e402e732ec57
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

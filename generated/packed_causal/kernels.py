@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6c515c2c317b6dda
-#   text hash     9e56680582c8f1e7
+#   content hash  ba643c33491b3467
+#   text hash     60b22d7efade97df
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  bb00b2d87bf3621b
-#   text hash     36f66e802fd621f3
+#   content hash  9aefe4f46ff7f190
+#   text hash     c8abe1e824563420
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

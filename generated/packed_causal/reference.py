@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  98009d62fc296ccc
-#   text hash     d4d55bab2c456411
+#   content hash  572b26501119dc8a
+#   text hash     084367d67dd47c99
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

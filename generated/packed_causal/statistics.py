@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  aa433e0a7245c7e1
-#   text hash     16bf7457c6e25b1e
+#   content hash  b9e5389f28fcc0fa
+#   text hash     626914af23a96c2b
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

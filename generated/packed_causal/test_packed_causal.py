@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e8a27d453a0b6859
-#   text hash     07942e681c4b1872
+#   content hash  8a767ff6abe5234f
+#   text hash     4443c243513420dd
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

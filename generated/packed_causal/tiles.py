@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5ba34bd169b75a84
-#   text hash     e851428695ce7a07
+#   content hash  8371241b768cc2af
+#   text hash     fa6f73bef11e7175
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

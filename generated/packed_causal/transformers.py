@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  cf3cac1fafb9eb18
-#   text hash     c47e66a9019b8b4d
+#   content hash  b3868e76ee0c2e5a
+#   text hash     b4880169ca29ee7d
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8abcb7ba86329b83
-#   text hash     daa859fae7e2e4c3
+#   content hash  4b057d044eed72f7
+#   text hash     dfbbe80688d652fe
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

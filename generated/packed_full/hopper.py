@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  154286269c9a6121
-#   text hash     09cf651bec8c36f0
+#   content hash  1f27b7dcf586d6f4
+#   text hash     dae0bd334511dcf8
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  835eff17b489e365
-#   text hash     efbfc4d9d8708c75
+#   content hash  dbd77410846a9534
+#   text hash     d7524da5ac03c3b9
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5c8bf679e8927a39
-#   text hash     8551b38d675bf4e7
+#   content hash  f1f0c277ab407e83
+#   text hash     bb63d3367b398661
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

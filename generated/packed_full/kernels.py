@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  22c7f844c16c46ca
-#   text hash     1bfead06cb75daba
+#   content hash  7d6ebf70c249153f
+#   text hash     b82d1c8ed8802b2f
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  031d061b2fd9173d
-#   text hash     331d8b759d88c2c9
+#   content hash  70539af2f72fe90c
+#   text hash     c9ba267376374e98
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

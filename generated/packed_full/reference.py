@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1492e6f804d1cb15
-#   text hash     b98d07cc360b1311
+#   content hash  35082e1596dcd5bb
+#   text hash     980cc7f4e4e34514
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

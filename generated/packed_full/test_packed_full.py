@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  14075f185eeb4463
-#   text hash     7e3fd34c84dce05f
+#   content hash  65f3826622fb7310
+#   text hash     e8c9ac9122869d57
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5ae9b8185d47dd37
-#   text hash     335fa8944f4f5bec
+#   content hash  485eb16a984602fd
+#   text hash     513cc80b889e708f
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  325f86e6f43b1319
-#   text hash     686221c9fbc66697
+#   content hash  db003c43c6b1f35a
+#   text hash     d2e7ebb2c9270b4d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

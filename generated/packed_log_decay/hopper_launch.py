@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7ca46f1cab808724
-#   text hash     4ec3736341a54629
+#   content hash  3b312d06291c8dd8
+#   text hash     7eb91c1850394b36
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1b6b0b5792effedc
-#   text hash     1341ba6a8b25835c
+#   content hash  50aa913978a2afe4
+#   text hash     a551550df5b02e06
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

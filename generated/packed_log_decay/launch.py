@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2e63766695711ce6
-#   text hash     4156813da3f504e2
+#   content hash  c03b8085cb5e23f2
+#   text hash     2230b99cc499c85a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

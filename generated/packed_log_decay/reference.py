@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b73bc9e37a76cd70
-#   text hash     a4612c83d1bf70bc
+#   content hash  7463ab02fa8d643f
+#   text hash     87d172f548b12704
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b61c95449a1c06d9
-#   text hash     ca39f60fb35e1cdb
+#   content hash  ea158f7128bbdf07
+#   text hash     6522f145f8a4fbc7
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  f671934a5128a3ae
-#   text hash     bf69b7f9f1f1e2e0
+#   content hash  08af0cafb487986f
+#   text hash     5521377f00b7012e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  666ec4024e9a7290
-#   text hash     324be6f6aa15636e
+#   content hash  039b10548e7540bc
+#   text hash     006903cdd3f71b36
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

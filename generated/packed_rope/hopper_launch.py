@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  91bf597f8cdcd92e
-#   text hash     eb313364751ba7bd
+#   content hash  c6c3e30742788907
+#   text hash     26796a8c3314c82c
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

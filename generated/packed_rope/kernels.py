@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  100c8fc8018c84e7
-#   text hash     89f1b80a6becfbe1
+#   content hash  cb6e060aa30ca8e4
+#   text hash     f28c6e5b063b09f1
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  33e37bb70d79567f
-#   text hash     da014e6de94710e5
+#   content hash  d36b3857db17d0ad
+#   text hash     68e0f9ee14565e20
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  dd8c2d0d34cd3bc4
-#   text hash     d6eed418387e41b1
+#   content hash  6958f950393b9c10
+#   text hash     edf8462a88440177
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

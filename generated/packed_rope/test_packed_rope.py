@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3f6f88686edff68c
-#   text hash     2b05e5d5d2f3e322
+#   content hash  731b37a1e18db84a
+#   text hash     d4fca58c4b4a6d02
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

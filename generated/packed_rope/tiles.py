@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  bab5aef140538e34
-#   text hash     c70ebf9bf879882b
+#   content hash  06c10c666c6cb426
+#   text hash     83d4091a98c71a33
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  65d7bcd7df82d5f8
-#   text hash     ac9d997f5da67d6a
+#   content hash  a7fd62bf9d5472f2
+#   text hash     a70cadac14eed26c
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

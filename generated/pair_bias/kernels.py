@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c9c2bee172eedb3e
-#   text hash     babfdbe0537337e2
+#   content hash  6fccc3681d78b2ea
+#   text hash     cf37900ef614d143
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e242090e2ad64934
-#   text hash     b0998909aaba7673
+#   content hash  1eb91c04eb05f338
+#   text hash     e9157d3dd8e7be45
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  85b735aabfba024f
-#   text hash     2b4f555dbbb08333
+#   content hash  1a44a9f6ed5ebd9f
+#   text hash     5f755a11c17adf65
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

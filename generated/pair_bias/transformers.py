@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f07d5088e098f40c
-#   text hash     917f38aa268f2a4e
+#   content hash  c3eac103e89a821c
+#   text hash     447bba947e171d1b
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

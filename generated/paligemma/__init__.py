@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e230e0ca41d871e7
-#   text hash     ba89fa389c46a6fd
+#   content hash  79cef11abfb73074
+#   text hash     0f74f34b7b4f95cc
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4cf377e33f9fd388
-#   text hash     12d1c3836548ea80
+#   content hash  ee1b130fb63c62a6
+#   text hash     07f93832ea6ca42a
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  58f7747d06c6b831
-#   text hash     119626f9fde22f95
+#   content hash  a8ef92d774a90b23
+#   text hash     d5de463d3f8ea055
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

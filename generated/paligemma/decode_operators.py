@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8a3cc0346366598d
-#   text hash     5c2430794e646ffa
+#   content hash  3f4aa1923915f7d0
+#   text hash     f0d33f0f30e3bbad
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

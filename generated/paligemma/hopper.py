@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3407457bd9b12bc4
-#   text hash     8252fd66eb1124f2
+#   content hash  4a71ac901f5c5812
+#   text hash     dfa4418f1173f041
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

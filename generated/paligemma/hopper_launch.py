@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3d09fe1e04cbac22
-#   text hash     2b36bfd62f1dbc6a
+#   content hash  98e062131873b990
+#   text hash     a1873b45bfd4a088
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

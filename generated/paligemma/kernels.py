@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3f44334a1c5ca92a
-#   text hash     617f4d5956cf2a39
+#   content hash  8ce2572a68a0cde0
+#   text hash     f01f668c1962663e
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

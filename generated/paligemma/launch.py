@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  32ea9ce01e87e2e6
-#   text hash     167d9a49d144ef55
+#   content hash  b988253fd748b6c6
+#   text hash     bfa2b6c0511ba594
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b560ca8bd18edc89
-#   text hash     6fa96ed1432eb77e
+#   content hash  3a3c7dfc4fb75fe9
+#   text hash     7b3cbbcdead1a96a
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  eb0e203168d77d6e
-#   text hash     8ea81af0ee0fc51d
+#   content hash  344b01b356a2f91c
+#   text hash     a2c838062dc30361
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

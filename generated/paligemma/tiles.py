@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f98a595beaaeb5b2
-#   text hash     28c4adbe6ca85fe6
+#   content hash  c77e528b0fc0dc5b
+#   text hash     bc863de835176729
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

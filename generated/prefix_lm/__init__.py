@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a06db5848ef97811
-#   text hash     794c940ce2ea2f61
+#   content hash  16318a99f4236fd7
+#   text hash     a2089f9fc34dbaa2
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7f1c902007fd3ae0
-#   text hash     388a45e7ed3f5952
+#   content hash  0674180a151fc7cd
+#   text hash     980eb671ceb70acf
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  be5347f19e0b5b03
-#   text hash     55b2fb968cd59b1c
+#   content hash  a6bd9b083379e769
+#   text hash     486d681915d7f72c
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  73aae85c45a55f50
-#   text hash     c440666c4688edd4
+#   content hash  b2cedc678da5fb55
+#   text hash     ae82f15a3a822bee
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  bf9ecb94ce4eb48c
-#   text hash     3c72826ba50b980f
+#   content hash  963db06ac73caf6b
+#   text hash     993f703c2fe0ed02
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

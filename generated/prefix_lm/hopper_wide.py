@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7bc4fa19b455d81a
-#   text hash     c51b5e69104848b9
+#   content hash  03e28dfcb2c460c8
+#   text hash     09ecc60ba11213af
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ad29992e38a97b57
-#   text hash     8cdf31e5c0d2bc65
+#   content hash  d08f785c6d61951a
+#   text hash     d26b358676c5ba85
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

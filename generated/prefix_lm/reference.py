@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b3699a04c81c8b6c
-#   text hash     8d111e84ea506fd2
+#   content hash  f9ce3f2925d30a0f
+#   text hash     b92710e61b714294
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  edb0ebc5e3b4dcf9
-#   text hash     8ee3b63e26746dbf
+#   content hash  59ad59cb5366fdef
+#   text hash     298b077c5c7db364
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

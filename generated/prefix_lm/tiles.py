@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d4627b26139bea0b
-#   text hash     238abb77f83e9bb0
+#   content hash  0aafb3cd98d70ec1
+#   text hash     49a4cb9295133d7c
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

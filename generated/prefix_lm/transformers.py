@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ce64922afa468af6
-#   text hash     59dd1e30c9f63f48
+#   content hash  53c16ba0b20b0c5a
+#   text hash     b84527a744130d95
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

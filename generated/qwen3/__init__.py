@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d31700cb7ad6cde2
-#   text hash     d9c65f0d1231fd05
+#   content hash  6f48748e793da3d8
+#   text hash     cd0379105106211d
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

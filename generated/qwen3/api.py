@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0edd8ef7d47e6bbb
-#   text hash     9ed02f3c17211de5
+#   content hash  74095c14453522d7
+#   text hash     af4a8ea0bed6a074
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1a8e7f68b2b915c4
-#   text hash     73af862a61cd14dc
+#   content hash  75984cc443474468
+#   text hash     c3c7ee40f8b0d139
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

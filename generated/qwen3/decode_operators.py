@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  084ed1b75867f0e2
-#   text hash     ba426939747cbf15
+#   content hash  bcc2c0f140d5befd
+#   text hash     e68ca9dbf9c2120e
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  dfadeac87186e8bb
-#   text hash     a622a22c87edfdc0
+#   content hash  6728d3dbc8e550aa
+#   text hash     2ec9e448c9b813ee
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3dce09a05f81b5ed
-#   text hash     26129c32f5c78294
+#   content hash  e4bbf2b43cbfb79c
+#   text hash     257dbdaba6cac729
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

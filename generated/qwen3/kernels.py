@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  dfad1112dcfdc500
-#   text hash     bd74f9d095505419
+#   content hash  32fd38a06ac0a227
+#   text hash     c1bc4b11abd20fde
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d465744195e32710
-#   text hash     cf8ac61f6f758e89
+#   content hash  c77efac91ec8c8bd
+#   text hash     d2fb1470a605b591
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5c22b857c94559c1
-#   text hash     1972e6f721a354f4
+#   content hash  a12c78f28474b5e9
+#   text hash     0733b0a2d9ee7da9
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

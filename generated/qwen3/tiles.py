@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f346b69625a2fedb
-#   text hash     07c30441102d5541
+#   content hash  acba0cdf2e14faca
+#   text hash     e43570b613803809
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a6732b914903de87
-#   text hash     c083401c5d72da60
+#   content hash  c642a898c8fa4b49
+#   text hash     4dfe80ab64f5cd07
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

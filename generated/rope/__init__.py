@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  77f3a210758207e5
-#   text hash     dddd540b86acf4be
+#   content hash  0962c0ea95aaeda6
+#   text hash     d2bad3147feb9099
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0047c7dad8d7518d
-#   text hash     8c029833865a94f9
+#   content hash  99732364df7c0f5c
+#   text hash     4829de898b6995b7
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a40f22a90e34f2de
-#   text hash     3b17acc08da3fd4d
+#   content hash  e1db764f412ef8b5
+#   text hash     dc18ee6cf8d8207d
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ec29608db9f172fa
-#   text hash     5355654a58e027d3
+#   content hash  09492ed1502c6c09
+#   text hash     ed4c0800107a9f96
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

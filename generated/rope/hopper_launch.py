@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9f7dda047abc1e5d
-#   text hash     babb18372fc596dc
+#   content hash  2a8b7755a04fe065
+#   text hash     7466be25d346f812
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

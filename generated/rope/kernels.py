@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  93a5ecc5a365273f
-#   text hash     7f6f073637795a3f
+#   content hash  0106a93b425074e9
+#   text hash     7b00689723a4ce11
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  34b80d422e6411ac
-#   text hash     7ff744842e478287
+#   content hash  1e261a5cd4fc8af1
+#   text hash     6510246ca992f511
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  99de6818f7381504
-#   text hash     25c5391e7602909f
+#   content hash  a34300d036400e20
+#   text hash     05ac9a8a35219eb8
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1738fa5ab1144e86
-#   text hash     9b7d1a717640ddb1
+#   content hash  e4d74e186285cbcd
+#   text hash     c35e2a1d96e50f83
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  9535da2fe59f1369
-#   text hash     38172ce13c05c0d3
+#   content hash  2d022ef9ed0e319f
+#   text hash     8ec9ba109e29c932
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

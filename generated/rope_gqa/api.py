@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  39b61ccbc6267c0f
-#   text hash     f63b770912a09181
+#   content hash  f400bbe2c854aca5
+#   text hash     4e1efd39766dc15c
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

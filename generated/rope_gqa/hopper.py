@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ccda5f29a0aed830
-#   text hash     9560c336e3a2f2a1
+#   content hash  6daaebfb2ef8a43b
+#   text hash     119dcf047f2940a7
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

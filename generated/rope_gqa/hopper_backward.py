@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a5d54e9c57c150ed
-#   text hash     553484f5e18592e9
+#   content hash  2ceed6baa3b76159
+#   text hash     58c77757eb311f36
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a6d36a0e156c40cd
-#   text hash     e157c670e5e813b7
+#   content hash  084272fc3beb1379
+#   text hash     7922ee3925920529
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

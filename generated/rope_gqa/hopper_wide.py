@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  8ed5b4e1a125f83d
-#   text hash     d78335a74e4c0261
+#   content hash  fa5a2c40bb1ffde5
+#   text hash     a6beb3033f399297
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  16ecb971d5c4f7ce
-#   text hash     c98e8a035e91c801
+#   content hash  2a05e13fe4466599
+#   text hash     7aa9d5965f68eb31
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  144067eb427bfc79
-#   text hash     bb5b03b2013e029a
+#   content hash  d18f61a0fd1deb3d
+#   text hash     e1f54a402425617a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ea2de8ccefffe69a
-#   text hash     20fe0783a75f678a
+#   content hash  419324165a538ee7
+#   text hash     7cbaa1b9c859c576
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  af1e2ca8d64a31d3
-#   text hash     bc011a3bc1fb4e22
+#   content hash  69be6219d5e802f2
+#   text hash     6c37c38036890ac1
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

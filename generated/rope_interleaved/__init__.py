@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3467201e8adafd30
-#   text hash     979d8307470121c0
+#   content hash  6af42154380af6b0
+#   text hash     993b2c4a728bb837
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e0efd4278d186269
-#   text hash     d4e1b7d9541977cf
+#   content hash  e376bf74b9f51bd2
+#   text hash     f854e1081aafaa76
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5f9cc54c65cfc22a
-#   text hash     38593ae440f1eec0
+#   content hash  03f558a7e3ee6ed3
+#   text hash     16a615a9a1b0550f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

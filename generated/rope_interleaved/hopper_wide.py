@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b44f8f0f9fee608b
-#   text hash     541e4fb104187a2f
+#   content hash  662d6fcd675b04bf
+#   text hash     71ca73fbceab5b31
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

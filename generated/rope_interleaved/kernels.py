@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2fb8794af382d6c2
-#   text hash     459c734bd17fb631
+#   content hash  d5836fd65f17ab93
+#   text hash     f4919e1cedb1842b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b06b71cbdb447db6
-#   text hash     087add8eb913083a
+#   content hash  2f61ca37dfcf0ed2
+#   text hash     62cad10931e575b8
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

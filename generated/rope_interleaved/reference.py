@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e305a2669232890d
-#   text hash     4fc1024343a8f69b
+#   content hash  4c49fd69d25eb038
+#   text hash     0a4bb6db418d371f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

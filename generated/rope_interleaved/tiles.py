@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2048649b3f0d725e
-#   text hash     e492560d8a00ca8f
+#   content hash  d7eebddc686b852a
+#   text hash     0246301f4c5c73e4
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

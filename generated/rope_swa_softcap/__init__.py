@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  80c9b13aca7d7356
-#   text hash     b7f45064e7215935
+#   content hash  98bd8e7e7fbf0127
+#   text hash     45bb1a21b32795ad
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  14635b9c4dca7cc1
-#   text hash     a531afa96e84ffe5
+#   content hash  46e130d9074587ee
+#   text hash     ff45dd619b73d8f2
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c8590cb5d67a470a
-#   text hash     93b4d0ed2fe5a908
+#   content hash  533e1cce26f12e76
+#   text hash     037974aca6699485
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  23c05dc56b61f9ba
-#   text hash     c9750101856c76fe
+#   content hash  1ef71a57e992cc10
+#   text hash     a3ba261a854ffcda
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

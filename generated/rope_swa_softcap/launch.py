@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4e268afa12f7da0f
-#   text hash     a18e141dcaf87fe8
+#   content hash  1ac728cab65a98c6
+#   text hash     28edd298306bbfcd
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

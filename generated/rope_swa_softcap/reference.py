@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2654b7e6dfc2581d
-#   text hash     fe29c38a2daea17d
+#   content hash  88393b30b7ea0d89
+#   text hash     de759d4688385b16
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

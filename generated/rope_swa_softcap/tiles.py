@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  3aea75ba24861f53
-#   text hash     9a0836e0abd269b0
+#   content hash  74e2eee3a1745849
+#   text hash     69d0ee2da5c71458
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ea2f0a3827e1696c
-#   text hash     a950d0cde4975a8b
+#   content hash  e0751a706e74714c
+#   text hash     572011c48f2f6d4a
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

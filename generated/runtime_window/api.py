@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  00e0dfadd5dedfb0
-#   text hash     ada554be4d3e9a65
+#   content hash  6fdef2254902e5d0
+#   text hash     505bf3aa1eb4808b
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

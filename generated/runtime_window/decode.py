@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f0d00d9bf638dfb1
-#   text hash     d656295018989fa4
+#   content hash  88b107104e4a1c87
+#   text hash     06cbebac561cfb4e
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9321194b0b4377b4
-#   text hash     cb76812c54dc22c9
+#   content hash  aad0f540f563f0b8
+#   text hash     9030aff2039dcfc4
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

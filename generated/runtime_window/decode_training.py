@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c5d0dd14bffb85fa
-#   text hash     695b3aecc9ae93ca
+#   content hash  f2683098983da474
+#   text hash     d8b6fdcb53059836
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f66be6104724a8b9
-#   text hash     02f9d4a9c9c4e0fa
+#   content hash  ee60c52ba36cdb95
+#   text hash     c78b9221fe354fdd
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e0bc313e547ec2bd
-#   text hash     7c4fa12d5b58d933
+#   content hash  b21f6d43c0d49da2
+#   text hash     63d5ae085d00648d
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  92124ff23d76bc2e
-#   text hash     cc1efeb977c73dc7
+#   content hash  a7a26c5ca5221064
+#   text hash     56b44ee4087b0e45
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

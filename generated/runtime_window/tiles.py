@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f06fb4a648eae39b
-#   text hash     57f8ffe7ad852672
+#   content hash  abd7cc45cef9d8f6
+#   text hash     71d9b70fb81fbbe5
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

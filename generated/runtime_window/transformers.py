@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a4bc302aabea4990
-#   text hash     5b08b44a8e29cc1c
+#   content hash  45ac70465cb33130
+#   text hash     f9d5eade150dbd24
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

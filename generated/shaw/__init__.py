@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  0d35dc3be9e9b5ed
-#   text hash     cdce890d9f9e827a
+#   content hash  c1c669ccf03cdee1
+#   text hash     eb3f1e1c4655e94a
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  bc3ac8e69592b363
-#   text hash     b19172fcae44a3f1
+#   content hash  0e856b683f5a993d
+#   text hash     3adcad4a5d6ebb47
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5c02d2400883ba05
-#   text hash     e5e20944ae2b3ca4
+#   content hash  bf86a1554bb2fe7b
+#   text hash     aca97b485fb29e71
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  bda20e58539da7e8
-#   text hash     0ee9b2e8375a1282
+#   content hash  b68a47460469e7e7
+#   text hash     e5d26d5041d2c3dc
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c5fac1b3feb459e3
-#   text hash     61d67574d3af211d
+#   content hash  b1107f13068cbc0c
+#   text hash     06cb57f1c12b81b0
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

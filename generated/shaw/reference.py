@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5ce28e3192ddf2e5
-#   text hash     bc8205426c8b743d
+#   content hash  3ddbfbde8c0d6d50
+#   text hash     80ed17cc052a16df
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

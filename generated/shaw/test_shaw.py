@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  fb3969b49bd5a8ba
-#   text hash     b9330fc168075392
+#   content hash  4925a805e7472a6e
+#   text hash     f80cd255d2a8a290
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b24d640fa4e93e01
-#   text hash     869c3ed981c68b78
+#   content hash  fc2dcae8607e52f7
+#   text hash     8353490eb0ffd299
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

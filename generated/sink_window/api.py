@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c4d1990c8af6531f
-#   text hash     b020c682f373e393
+#   content hash  5da8e9409ccb712a
+#   text hash     aaf4e9122c4c2f1f
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

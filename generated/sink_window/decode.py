@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5adf231d9c29aee1
-#   text hash     a3df8847a236ca66
+#   content hash  5c09403c7bbe1484
+#   text hash     7b603f33c599b5b4
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  21c69091b1cdb46f
-#   text hash     7a2e49b20df332a4
+#   content hash  75ec3cd5fd5bfd69
+#   text hash     59d4a6a3281d5818
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

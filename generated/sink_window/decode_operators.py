@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  25a5e3f71f4b98ad
-#   text hash     3f512eeb066d20b7
+#   content hash  6ecb372bbeb244f5
+#   text hash     d1a4b57a5692b814
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  565206d3bf038a0d
-#   text hash     9dc805d4de80cdb6
+#   content hash  fdd65991c06f6801
+#   text hash     4dd377d247ac8c73
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  63c182ec383de860
-#   text hash     ae2d8fe7c867d4c7
+#   content hash  9019003a0cd61d57
+#   text hash     245555ed2946459b
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

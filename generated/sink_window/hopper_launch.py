@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5b5c589b26a79571
-#   text hash     8199bf2e2225a625
+#   content hash  8293d24a67f41a9a
+#   text hash     2c83d5230d265628
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0310a697d1e2460f
-#   text hash     4958c9d2bcc5ca18
+#   content hash  2392c8d18b88f53d
+#   text hash     24ef25fe7caacd9e
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  abfef14664aa6406
-#   text hash     f2bc40fab141f482
+#   content hash  5237860d1b6cc3c0
+#   text hash     37255b3f9d4eb32c
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d2861fab7212a477
-#   text hash     ef31c239a8bad0ce
+#   content hash  4c4c125283dbee82
+#   text hash     4da35d514fbbc700
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  805d303c10c3291f
-#   text hash     616b07716ae05098
+#   content hash  55c45fa9ddf3dfe7
+#   text hash     b4b8cfe4944cace1
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

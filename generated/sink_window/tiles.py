@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2b63a62541c2f10f
-#   text hash     f657600cf8ce0bb1
+#   content hash  f9b5c5c8eab39f54
+#   text hash     a3433baff9389db9
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

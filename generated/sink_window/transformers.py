@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a5a0c65349a47f56
-#   text hash     e6847cb409da40c7
+#   content hash  aeb2fc9f48172744
+#   text hash     9e57ab75ad54fe3d
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6bd72e1a10f20072
-#   text hash     7b59783b7dcbf939
+#   content hash  5b28848cd3d22328
+#   text hash     401a676e2b899fa8
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

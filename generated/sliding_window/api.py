@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  73a74b18115546d9
-#   text hash     cad9c0264f8035d0
+#   content hash  d136f8485c0c2889
+#   text hash     9df5b57ed16799bc
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  94bbf1bdb64aa42c
-#   text hash     6c5eb0c1069f899a
+#   content hash  070a76e24f5bb03f
+#   text hash     396e741c0e2d5395
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

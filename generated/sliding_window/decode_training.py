@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  0c8fa45423c5132c
-#   text hash     fbe52651fe56358c
+#   content hash  eb0fc7081de47c40
+#   text hash     a6ef01373f7df6b6
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e553fc899bb9f682
-#   text hash     d124c3f7f2ae798d
+#   content hash  a3dfdf4605a6406b
+#   text hash     ffbd0cd1edd2955d
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  80d917024bbcc858
-#   text hash     f8ff96826d2c94f1
+#   content hash  88b80bf04518d35d
+#   text hash     f945a4affeee7f4d
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

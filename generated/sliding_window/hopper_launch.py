@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  12e869b9c9e050ab
-#   text hash     21c811455a83a50a
+#   content hash  d965352a3d05a8f2
+#   text hash     123db57ecc916b0a
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

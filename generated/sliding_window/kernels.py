@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  0c0e38c1fb215762
-#   text hash     a1c8a1e2ccd646ea
+#   content hash  699e5a661f8be30c
+#   text hash     52fac7c125b2c9b0
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  546cfb402cd2d202
-#   text hash     bafefe4d7aa38afe
+#   content hash  8263fb978d0096fc
+#   text hash     948ae86520f79184
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

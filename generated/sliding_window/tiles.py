@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  cbf95a690deac5b0
-#   text hash     a2056e39b492dfab
+#   content hash  7e68343e8c8f76ae
+#   text hash     39a118bd08af1a67
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

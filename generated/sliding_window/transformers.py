@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  476dd3ebc71b997c
-#   text hash     4c71630a2a74f38e
+#   content hash  ac56f00cd2dbae8c
+#   text hash     67ca64d9a3bf1d39
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

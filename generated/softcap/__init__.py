@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  eabce8850976c506
-#   text hash     9baecb96329df14d
+#   content hash  80c43f0bad532690
+#   text hash     8378dd371ee74b70
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

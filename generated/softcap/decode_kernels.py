@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  880ad69ad4b493dc
-#   text hash     f6274363ba042eca
+#   content hash  1018953e3124feba
+#   text hash     1a5bb4598db82a1f
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e915878aa58599f1
-#   text hash     39a3f9e07ea27177
+#   content hash  9fd3180cad5c7ead
+#   text hash     cdbf8d49bde21f3f
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5c01d58a6ff7111e
-#   text hash     c5ed8d0bfd4461e1
+#   content hash  c2e71965a569506c
+#   text hash     7ece39f568e8dd04
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

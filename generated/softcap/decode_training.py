@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  555a9158e1aee4c2
-#   text hash     af0d6a4f222d14b7
+#   content hash  60e994d8ddccbe2d
+#   text hash     990e668e1504c651
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

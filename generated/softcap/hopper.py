@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  42b55c7b89f377ff
-#   text hash     3385c2787d4eaaaf
+#   content hash  70ec0b0fdf204701
+#   text hash     a20808de34986f8e
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

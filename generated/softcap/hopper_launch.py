@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  15c21d16aae3d0c7
-#   text hash     842df4d76b4f26f2
+#   content hash  5fa5278d67e495d7
+#   text hash     a9799375f5e598fc
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  32ab95871cedeab9
-#   text hash     ae36301b6d30a911
+#   content hash  c73175f441ce309e
+#   text hash     23544972cf13e23d
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6b694621760a4942
-#   text hash     94546788af480339
+#   content hash  d34e38975a1bfe53
+#   text hash     5441ce2c1c24bb1b
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

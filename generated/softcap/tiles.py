@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  664d771c9e00fd79
-#   text hash     d57e70b40d491d1e
+#   content hash  bd02d3617b8b99c1
+#   text hash     691744bb052357b7
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  390b2cca259b474d
-#   text hash     e0f4c7f15e3f58e0
+#   content hash  db4ea6f5d6114aad
+#   text hash     1ab57a19f2064877
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0b270ca8f5758cf5
-#   text hash     4d782291faf44c0e
+#   content hash  f60478124f746ca2
+#   text hash     7108a22525000ca1
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  53f57ce558ec54fb
-#   text hash     1018c93f446e4880
+#   content hash  376a3d4d19016d8c
+#   text hash     c92fb407374afe06
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

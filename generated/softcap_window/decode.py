@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f972827859dcc765
-#   text hash     f1905fa4e0f57807
+#   content hash  37226d5f0007eb51
+#   text hash     22ebbbf5112fe1e5
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

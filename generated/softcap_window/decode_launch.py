@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d95308c82f2dda62
-#   text hash     da657f9c293eb511
+#   content hash  870dbdae1d258a59
+#   text hash     f677493cc495e2b3
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

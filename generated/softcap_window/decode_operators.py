@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  52e83888689f617d
-#   text hash     db72ee41002382f1
+#   content hash  63cd4aac42cdca3a
+#   text hash     24c69cb48fc09a4a
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  160ade734b6ace9b
-#   text hash     fca1db0d5ae811d4
+#   content hash  d78135d1b24849aa
+#   text hash     e501cdad8c77063c
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ad083277334bbb93
-#   text hash     d64f1cde5dd62acf
+#   content hash  f92374cbd38c78b8
+#   text hash     202170025bdb977e
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  49ac8df9d1150fb2
-#   text hash     1b9a4c23bcb2cbe6
+#   content hash  e8badca8d580351b
+#   text hash     e4228f0d610a38c9
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  75445ff64b900c82
-#   text hash     d2c56608b8d56159
+#   content hash  3848d2debd387dff
+#   text hash     1fcb8f13a4eca19d
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d816bd2496bac238
-#   text hash     844f20cfdeb4ef4c
+#   content hash  6527ec04e27da3fa
+#   text hash     8f9621f90533d757
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

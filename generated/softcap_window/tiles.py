@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  31827d7e788c8c80
-#   text hash     2ae7f0ac3983d589
+#   content hash  857336ee04520c15
+#   text hash     be24d4822ad82ed3
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

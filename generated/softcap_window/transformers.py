@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b17d74b9eb25edc9
-#   text hash     a992eece04376dfe
+#   content hash  7dc706c2b2dfa259
+#   text hash     0dc38c5592f91b33
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

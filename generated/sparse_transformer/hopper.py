@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  527aab6ea059c99c
-#   text hash     48b6a015fafcaa6c
+#   content hash  03b0b5bb95f7f1d1
+#   text hash     aeb223f6ba0b0f38
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

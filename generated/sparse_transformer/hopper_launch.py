@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7ab8b5063e82d229
-#   text hash     9211fb5dee9d584a
+#   content hash  f03b446c3dd36de1
+#   text hash     e69cbfa505033ba2
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  3479ad5d5bef1b8a
-#   text hash     e230c2ae16ae242e
+#   content hash  47e768dc936ddcff
+#   text hash     bd4aa24598882bff
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  499537c663d38fc5
-#   text hash     847add36114c0ddb
+#   content hash  ac9b4ecfc920cbfb
+#   text hash     93aaa27afb0de773
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e28aff15262f218c
-#   text hash     859658e0b9d7a9d0
+#   content hash  f3580cd72b67a338
+#   text hash     3b9d58604b1f9014
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  803ffb3f79f4fdd3
-#   text hash     3a886deb252203af
+#   content hash  d0865a1200dbc1e9
+#   text hash     881a6d9a29ca4d9d
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ce566db5783e024a
-#   text hash     fd64e31bd2ee27e2
+#   content hash  48154e8d983777d2
+#   text hash     f22ad8cee2ca6437
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

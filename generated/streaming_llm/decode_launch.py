@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  914d5a94263558b3
-#   text hash     6e0dafba907d0422
+#   content hash  c43e1530537db96e
+#   text hash     9a5ff9214b248a9d
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

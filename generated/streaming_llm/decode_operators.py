@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7ced18cf74dd95c3
-#   text hash     9d111bcb7ba9fb64
+#   content hash  64e887e6b0f6ddc2
+#   text hash     a8ff5c9f804367fd
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  db75d5b30e1deab8
-#   text hash     71e760dfff269a27
+#   content hash  9d300352837194f7
+#   text hash     2f69dc766e2ecf28
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

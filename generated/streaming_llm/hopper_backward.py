@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d14a4bfb95ba3056
-#   text hash     7297deca5ec86372
+#   content hash  0f919f29b5d94d2b
+#   text hash     d4cdfec92a881687
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  36e10a918c171a05
-#   text hash     0e91e1d7371f1b9a
+#   content hash  01181bf7247eba76
+#   text hash     3385c9a83f90ded9
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f33a663a5db4d9a1
-#   text hash     f43fa4300954574d
+#   content hash  64e3f3486bf194eb
+#   text hash     b7645c31d8eb09af
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

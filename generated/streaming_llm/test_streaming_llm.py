@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  35b6815ff934c28b
-#   text hash     6de9f91846b9ee44
+#   content hash  b6116f5a46703f57
+#   text hash     3a960cd5fd908ca0
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fdbca32052754689
-#   text hash     ed4af02525d35770
+#   content hash  e44b89427dd295fb
+#   text hash     1440be750becaa60
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

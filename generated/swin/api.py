@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  337e8f3a7ba5d059
-#   text hash     f7c7ab140ec8582a
+#   content hash  f19dbb23b344be59
+#   text hash     e5482f5a55f2d23e
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

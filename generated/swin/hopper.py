@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  504bd4bcbc83e3d4
-#   text hash     12b9daae3565a451
+#   content hash  c3c6ae2c5591c751
+#   text hash     b24c7421269344c2
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

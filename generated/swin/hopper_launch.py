@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7dd414ebc652cdb9
-#   text hash     01d22bfe071b8328
+#   content hash  18828a8b1658a8c4
+#   text hash     59b794bb0619e8e1
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  6c4ba52440c79ee8
-#   text hash     df1e1c29863933be
+#   content hash  3e21dd9ec47fae7a
+#   text hash     b727b46a53db2a57
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1483923efaacdd32
-#   text hash     22215fe078a085aa
+#   content hash  bed4a6d9c1d11140
+#   text hash     01079803eabd819c
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

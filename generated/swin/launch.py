@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  85a1031716b3b300
-#   text hash     30a8db1fdcc2665b
+#   content hash  76334141ed531281
+#   text hash     e75a592e94b5b725
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

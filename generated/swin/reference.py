@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c4a8f84e9893de62
-#   text hash     663fc143ab28e30d
+#   content hash  618b9d1520f04b14
+#   text hash     0069c54009bbace5
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a32686560d8dcd93
-#   text hash     7b46b13458d705eb
+#   content hash  74a0d18126edfe01
+#   text hash     54f37191c1ebb5ac
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

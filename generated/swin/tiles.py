@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7da377cc313c0754
-#   text hash     eaa07291dc3aeb68
+#   content hash  e9bdd6924318e76c
+#   text hash     572d760d6d0f2762
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ce6f0ccce095a09d
-#   text hash     b67be27160717800
+#   content hash  a8bc0a2eb5740ff0
+#   text hash     c9d522ba5ec0ee1c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

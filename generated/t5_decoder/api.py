@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  9c94077f0f0598d6
-#   text hash     05eb2b66078af8e8
+#   content hash  5213f5a7d8ad0251
+#   text hash     c0df7e8e3b9c6105
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

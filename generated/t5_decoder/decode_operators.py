@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f989dd1581548788
-#   text hash     615c09ea51276d73
+#   content hash  409c4028f21af655
+#   text hash     09ddca0bb4a72670
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d3aae566c82a42d2
-#   text hash     bbcb9fea9a8e61b5
+#   content hash  599f5e25c49fcbfe
+#   text hash     b4c73a27290f15dd
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

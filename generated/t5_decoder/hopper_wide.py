@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6a6c415a314996ea
-#   text hash     d14af29e4992138b
+#   content hash  3e7d8a97a7b8cc84
+#   text hash     b25aed87c3d02c7c
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e4f57e196781a57a
-#   text hash     9c6ee2a5c9ccdf23
+#   content hash  2fe00ddd4567a7f1
+#   text hash     596da7d2bea8f6c5
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

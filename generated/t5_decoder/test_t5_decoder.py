@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4cc69d1cf3fd7d31
-#   text hash     e865313924925f84
+#   content hash  7db4eaf231fca827
+#   text hash     4b9d2c4f1fbd7e7b
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

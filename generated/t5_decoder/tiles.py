@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  fe7bb07b9ab83cb5
-#   text hash     f9266b8093114fa2
+#   content hash  d0262a4904f0df7e
+#   text hash     1edbb87abebaa21d
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

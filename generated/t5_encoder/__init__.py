@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6ea3aa6bce0162f2
-#   text hash     dc82b17f3a412e8e
+#   content hash  5c04b36ad6c051c6
+#   text hash     c973d3a564c0d1e1
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  9f2e88c315f45e5b
-#   text hash     530e4c29df9a8291
+#   content hash  9801435900b9c6b8
+#   text hash     1bde63a2cf713923
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b431e4c351b45199
-#   text hash     d2a417a1da95f8f1
+#   content hash  5cf96a925793a0af
+#   text hash     4d0bebd56a677622
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  532ed06e2fd139bc
-#   text hash     39457c34a4c0772d
+#   content hash  e07d1d360de42d09
+#   text hash     99763e1949ad795f
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

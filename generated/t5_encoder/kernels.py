@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7c0a9f400638cead
-#   text hash     3f86edd95fad8237
+#   content hash  994a698a7ebc024b
+#   text hash     4578578933ed393d
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

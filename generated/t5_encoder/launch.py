@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6145938dbb395be2
-#   text hash     d8e58f30f280f19c
+#   content hash  109fca9f6edc25eb
+#   text hash     44b4b87ced3c88ba
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f2f85bee1f339fb1
-#   text hash     4a5eb3fdfeeffa57
+#   content hash  ec5ddeed17705dfa
+#   text hash     6323198eefa3a311
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ad066bb366c21f59
-#   text hash     dd2d3ceecb00b9bc
+#   content hash  0972d80d4823f58a
+#   text hash     c334d84f22787fc0
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

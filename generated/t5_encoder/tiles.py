@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  079f86d36ef5d48d
-#   text hash     52257e12136b62fe
+#   content hash  bb1d96e218da4958
+#   text hash     65d810cf69dfdeb2
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2c8dec842dbc0147
-#   text hash     f40d275c75cef8b6
+#   content hash  f045815a3215b24b
+#   text hash     a05d460facd41de4
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

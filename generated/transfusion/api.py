@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5b79e6397ae4a506
-#   text hash     6457cd99ee61d74b
+#   content hash  97a05b18ac978420
+#   text hash     82723d6dc4d7e38d
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

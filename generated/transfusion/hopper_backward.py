@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  097ef404b1470738
-#   text hash     96f416cf709dd7dd
+#   content hash  effd0e82e6494047
+#   text hash     8e599f120457cc12
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c632ef1fa92ef076
-#   text hash     17385a3234454f8c
+#   content hash  09b46e5cc989cc2a
+#   text hash     a1c07a8868604ead
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

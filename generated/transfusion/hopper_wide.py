@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6b7aa6b98204aaa5
-#   text hash     81d0455db9a61bb0
+#   content hash  90bf95fce645fd5e
+#   text hash     6c5e7c186cfb466b
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  59d86c2e2ef72868
-#   text hash     afab0ca4c874323f
+#   content hash  ca3971b6ecf24941
+#   text hash     50930ee3f0a9d697
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

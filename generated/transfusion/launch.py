@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7a18da4c11dd53ce
-#   text hash     ffe86aae30a2cdea
+#   content hash  19c59397577c0f87
+#   text hash     ebf1aea860774cab
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  90a44e866ea54000
-#   text hash     ad0ba28672f562fb
+#   content hash  c6b6c737055a1cbe
+#   text hash     7fd3c5ece992eeb8
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

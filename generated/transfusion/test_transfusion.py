@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  10c962fe68ce8982
-#   text hash     7dd6dbe7453de4f7
+#   content hash  294557a0e9fb041d
+#   text hash     134c176da4c4ddba
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1c3b60d3b9882740
-#   text hash     c304f2d8d0c6b7be
+#   content hash  732f267a11d8cdfd
+#   text hash     ee86aa270cde4ae3
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  1a28963e86ab5354
-#   text hash     7b643f6d085fb85c
+#   content hash  ea1d126b8a46194e
+#   text hash     2cbc508f62ceb6d9
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d730f6ee94a94831
-#   text hash     0a9dbd22adcc58d8
+#   content hash  42dfc190ab3bacfa
+#   text hash     237152c687e4ce58
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

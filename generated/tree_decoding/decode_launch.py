@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  72c54367c6b67a69
-#   text hash     c4e6748ce7e01f27
+#   content hash  3c29a2c1166bdae2
+#   text hash     3d177072f43895e0
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

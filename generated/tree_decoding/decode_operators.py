@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  933874114212350d
-#   text hash     ea97020b8718550f
+#   content hash  e1291fb6696a75b5
+#   text hash     e64789ab873fb43d
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

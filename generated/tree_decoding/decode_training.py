@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  284d39cb69446b48
-#   text hash     a8a3037257376ba4
+#   content hash  dc73f466c3a787a9
+#   text hash     f85d5002d2988770
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

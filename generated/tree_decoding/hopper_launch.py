@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  aac53408a3016c1c
-#   text hash     1465f6b6d3b8b501
+#   content hash  661097d5f94283c5
+#   text hash     dee57dc334b7373e
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

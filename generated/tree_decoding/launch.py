@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3ed93e9eae92a718
-#   text hash     f5c51483b3cbf21a
+#   content hash  0be84ade3493132a
+#   text hash     16b976b63fe467e8
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  52b113af098ad6cc
-#   text hash     e56b17a1d1e59903
+#   content hash  680212a64a231c8a
+#   text hash     4c768b91d122c102
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

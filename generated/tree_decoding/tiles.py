@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  20a9ccf8d37007ca
-#   text hash     4f7dc1e35aefbdc8
+#   content hash  d71a4548a9003d63
+#   text hash     4a1787f8a0b9fb8e
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

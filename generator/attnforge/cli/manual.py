@@ -98,6 +98,7 @@ def reference(loaded: Mapping[str, Spec]) -> str:
             "keys": _keys(made),
             "rope": _keys(models["RopeModel"]),
             "domain": _keys(models["DomainModel"]),
+            "inline": _keys(models["InlineModel"]),
             "term": _keys(of_terms),
             "option": _keys(of_terms["$defs"]["OptionModel"]),
             "inputs": _keys(models["InputModel"]),
@@ -105,7 +106,12 @@ def reference(loaded: Mapping[str, Spec]) -> str:
             "names": markdown.table(("name", "stands for", "known in"), _names()),
             "operators": markdown.table(("written", "means"), _operators()),
             "functions": markdown.table(("function", "gives"), _functions()),
-            "limits": {"characters": f"{syntax.LONGEST:,}", "depth": syntax.DEEPEST, "parts": parser.TALLEST},
+            "limits": {
+                "characters": f"{syntax.LONGEST:,}",
+                "depth": syntax.DEEPEST,
+                "parts": parser.TALLEST,
+                "nodes": f"{parser.MOST_NODES:,}",
+            },
             "kinds": {kind: [term for term, its in shown if its == kind] for kind in ("mask", "score")},
             "commands": [_command(name, command) for name, command in commands.main.commands.items()],
             "peers": markdown.table(("peer", "needs installed", "takes"), _peers()),
@@ -181,7 +187,9 @@ def _value(field: Mapping[str, Any]) -> str:
             few = f"up to {field['maxItems']} " if "maxItems" in field else ""
             return f"list of {few}{'terms' if '$ref' in inner else 'axes' if 'anyOf' in inner else _value(inner)}"
         case "object":
-            return f"mapping of names to {'options' if 'OptionModel' in str(field) else 'inputs'}"
+            of = str(field)
+            held = "options" if "OptionModel" in of else "inputs" if "InputModel" in of else "expressions"
+            return f"mapping of names to {held}"
         case "string" if "pattern" in field:
             return f"identifier of up to {field['maxLength']} characters"
         case "string" if "maxLength" in field:

@@ -15,7 +15,7 @@ from ..plan import storage
 from ..plan.arguments import Argument
 from ..plan.finite import is_finite
 from ..plan.names_in_code import in_code
-from ..plan.statements import names
+from ..plan.statements import labelled, names
 from ..printing import printers
 
 _KV_HEAD = "h // (heads // kv_heads)"
@@ -92,16 +92,16 @@ def build(spec: Spec, arguments: Iterable[Argument], guarded: bool) -> Flex:
     score = []
     if guarded:
         hidden = "a NaN or an infinite derivative elsewhere reaches no gradient"
-        score = [_line("keep", "mask_mod(b, h, q_idx, kv_idx)", hidden), _SHOWN]
+        score = [*labelled("keep = mask_mod(b, h, q_idx, kv_idx)", hidden), _SHOWN]
     score += [f"{name} = {text}" for name, text in leaf.named.items()]
     for i, (node, formula) in enumerate(zip(scores, spec.scores, strict=True)):
         if guarded and i and not is_finite(scores[i - 1]):
             score.append(_SHOWN)
-        score.append(_line("score", leaf.text(node), formula.label))
+        score += labelled(f"score = {leaf.text(node)}", formula.label)
     mask = ["keep = sequence == sequence_k[kv_idx]  # a sequence sees itself only"] if spec.packed else []
     for node, term in zip(masks, spec.masks, strict=True):
         joined = Node("and", (_KEEP, node), None, "bool") if mask else node
-        mask.append(_line("keep", _keep(joined, leaf), term.label))
+        mask += labelled(f"keep = {_keep(joined, leaf)}", term.label)
     score, mask = _placed(score, leaf.places), _placed(mask, leaf.places)
     prepare = [line for given in spec.inputs if given.axes for line in _prepared(given, spec, given.name in far)]
     prepare += [f"{name} = {text}" for text, name in numbers.named.items()]
@@ -128,10 +128,6 @@ def build(spec: Spec, arguments: Iterable[Argument], guarded: bool) -> Flex:
 def _free(name: str, taken: Collection[str]) -> str:
     """The name, longer by as much as it takes for a keyword that nobody has."""
     return _free(f"{name}_", taken) if name in taken else name
-
-
-def _line(name: str, text: str, label: str) -> str:
-    return f"{name} = {text}  # {' '.join(label.split())}"
 
 
 def _words(texts: Iterable[str]) -> set[str]:

@@ -70,3 +70,27 @@ def chosen(node: Node) -> Node:
         if choice.type == node.type:
             return choice
     return Node(node.op, args, node.value, node.type, node.column)
+
+
+def whole_number(value: int, column: int) -> Node:
+    """A whole number."""
+    number = Node("num", (), abs(value), "int", column)
+    return number if value >= 0 else Node("neg", (number,), None, "int", column)
+
+
+def whole_limit(side: Node, sign: str, other: Node) -> Node:
+    """A side of the comparison `side sign other`; next to a whole number, a limit that is a float turns whole."""
+    value = constant(side) if side.type == "float" and other.type == "int" else None
+    if value is None or abs(value) > LARGEST or (sign in ("==", "!=") and value != int(value)):
+        return side
+    return whole_number(math.floor(value) if sign in (">=", "<") else math.ceil(value), side.column)
+
+
+def literal(node: Node) -> int | float | None:
+    """The number that is written there, with its sign; None if something else is."""
+    if node.op == "num" and not isinstance(node.value, str | bool | None):
+        return node.value
+    if node.op == "neg":
+        inner = literal(node.args[0])
+        return None if inner is None else -inner
+    return None

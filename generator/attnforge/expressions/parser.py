@@ -6,7 +6,6 @@ Nothing is evaluated, and nothing but what is listed here gets through; every mi
 from __future__ import annotations
 
 import ast
-import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -14,7 +13,7 @@ from typing import Literal
 from ..source import suggestions
 from ..source.errors import Problems
 from . import indices, whole_numbers
-from .folding import LARGEST, constant
+from .folding import LARGEST, constant, literal, whole_limit, whole_number
 from .functions import FUNCTIONS
 from .inputs import Input
 from .syntax import Place, syntax
@@ -23,7 +22,8 @@ from .vocabulary import CALLS, NAMES, Kind
 
 LARGEST_FLOAT = 3.4e38  # of what float32 holds
 LARGEST_TABLE = 2**16  # entries of an axis of a table
-TALLEST = 100  # levels of a tree: what joins many parts nests them
+TALLEST = 100  # levels of a tree: what joins many parts nests them, and later steps walk down by recursion
+MOST_NODES = 2000  # of a tree, in which a name of a part is that part each time
 ARGUMENTS = {name: function.count for name, function in CALLS.items()}
 VARIABLES: dict[Kind, tuple[str, ...]] = {
     kind: tuple(name for name, known in NAMES.items() if kind in known.kinds)
@@ -62,20 +62,23 @@ class Scope:
     options: Mapping[str, int | float | bool | Runtime] = field(default_factory=dict)
     inputs: Mapping[str, Input] = field(default_factory=dict)
     wrong: Collection[str] = ()  # inputs whose declaration was refused: reading one is no second mistake
-    terms: Collection[str] = ()  # names of terms, which no expression can read
+    parts: Mapping[str, Node] = field(default_factory=dict)  # names that `let` gives to parts of the expression
+    closed: Mapping[str, str] = field(default_factory=dict)  # names that cannot be read here, and what is told of it
 
     def names(self) -> Iterable[str]:
         """All names, functions included."""
-        return [*VARIABLES[self.kind], *self.options, *self.inputs, *ARGUMENTS]
+        return [*VARIABLES[self.kind], *self.options, *self.inputs, *self.parts, *ARGUMENTS]
+
+
+def part(text: str, scope: Scope, place: Place, problems: Problems) -> Node | None:
+    """The tree of a part of an expression, of any type; None if a problem was added."""
+    return _Walk(text, scope, place, problems).tree()
 
 
 def parse(text: str, scope: Scope, place: Place, problems: Problems) -> Node | None:
     """The tree of an expression; None if a problem was added."""
-    tree = syntax(text, place, problems)
-    if tree is None:
-        return None
     walk = _Walk(text, scope, place, problems)
-    node = walk.visit(tree)
+    node = walk.tree()
     if node is None:
         return None
     if scope.kind == "mask":
@@ -91,6 +94,12 @@ class _Walk:
 
     def __init__(self, text: str, scope: Scope, place: Place, problems: Problems) -> None:
         self.text, self.scope, self.place, self.problems = text, scope, place, problems
+        self.named = 0  # nodes that stand for names of parts
+
+    def tree(self) -> Node | None:
+        """The tree of the whole text."""
+        tree = syntax(self.text, self.place, self.problems)
+        return None if tree is None else self.visit(tree)
 
     def fail(self, at: ast.AST | Node, message: str) -> Node | None:
         """Adds a problem at a node; always None."""
@@ -121,8 +130,11 @@ class _Walk:
         node: Node | None = handler(tree)
         if node is None:
             return None
-        if taller(node, TALLEST):
+        levels, nodes = node.extent
+        if levels > TALLEST:
             return self.fail(tree, f"this expression joins more than {TALLEST} parts")
+        if nodes > MOST_NODES:
+            return self._too_large(tree)
         value = constant(node)
         if value is None or isinstance(value, bool):
             return node
@@ -135,7 +147,7 @@ class _Walk:
         if value != value:
             return self.fail(tree, "this has no value")
         # so that an option's multiple divides, and bounds, as a literal does
-        return _whole(int(value), node.column) if node.type == "int" else node
+        return whole_number(int(value), node.column) if node.type == "int" else node
 
     def visit_Constant(self, tree: ast.Constant) -> Node | None:
         value = tree.value
@@ -159,12 +171,14 @@ class _Walk:
             return None
         if name in self.scope.inputs:
             return self._input(tree, name, [])
+        if name in self.scope.parts:
+            return self._part(tree, self.scope.parts[name])
         if name in self.scope.options:
             option = self.scope.options[name]
             if isinstance(option, Runtime):
                 return Node("option", (), option.keyword, option.type, column)
             if isinstance(option, int) and not isinstance(option, bool):
-                return _whole(option, column)
+                return whole_number(option, column)
             kind: Type = "bool" if isinstance(option, bool) else "float"
             if option < 0:
                 return Node("neg", (Node("num", (), -option, kind, column),), None, kind, column)
@@ -180,9 +194,19 @@ class _Walk:
             self._unknown(tree, name)
         return None
 
+    def _part(self, tree: ast.expr, found: Node) -> Node | None:
+        before, self.named = self.named, self.named + found.extent[1]
+        if self.named > MOST_NODES:
+            return None if before > MOST_NODES else self._too_large(tree)
+        return found.moved(tree.col_offset)
+
+    def _too_large(self, tree: ast.expr) -> Node | None:
+        named = ", each name of `let` written out" if self.scope.parts else ""
+        return self.fail(tree, f"this expression has more than {MOST_NODES} names, numbers and operations{named}")
+
     def _unknown(self, tree: ast.expr, name: str) -> None:
-        if name in self.scope.terms:
-            self.fail(tree, f"{name} is a term: it stands in a list of terms, beside this expression")
+        if name in self.scope.closed:
+            self.fail(tree, self.scope.closed[name])
             return
         declared = ": what a call passes is declared under inputs" if self.scope.kind in ("mask", "score") else ""
         self.fail(tree, f"unknown name {name!r}{suggestions.name(name, list(self.scope.names())) or declared}")
@@ -279,7 +303,7 @@ class _Walk:
             bound = constant(right)
             if bound is not None and abs(bound) > 64:
                 return self.fail(right, "powers may go up to 64")
-            power = _literal(right)
+            power = literal(right)
             if not (left.type == "int" and isinstance(power, int) and power >= 0):
                 kind = "float"
         return Node(sign, (left, right), None, kind, tree.col_offset)
@@ -305,7 +329,9 @@ class _Walk:
         left, right = self.need_number(a, what), self.need_number(b, what)
         if left is None or right is None:
             return None
-        return Node(sign, (_limit(left, sign, right), _limit(right, _TURNED[sign], left)), None, "bool", column)
+        return Node(
+            sign, (whole_limit(left, sign, right), whole_limit(right, _TURNED[sign], left)), None, "bool", column
+        )
 
     def visit_BoolOp(self, tree: ast.BoolOp) -> Node | None:
         op = "and" if isinstance(tree.op, ast.And) else "or"
@@ -364,34 +390,3 @@ class _Walk:
             joined: Type = kind or (result.type if result.type == part.type else "float")
             result = Node(op, (result, part), None, joined, tree.col_offset)
         return result
-
-
-def taller(node: Node, limit: int) -> bool:
-    """True if a tree has more levels than the limit; later steps walk down by recursion."""
-    level = [node]
-    for _ in range(limit):
-        level = [arg for part in level for arg in part.args]
-    return bool(level)
-
-
-def _whole(value: int, column: int) -> Node:
-    """A whole number."""
-    number = Node("num", (), abs(value), "int", column)
-    return number if value >= 0 else Node("neg", (number,), None, "int", column)
-
-
-def _limit(side: Node, sign: str, other: Node) -> Node:
-    """A side of the comparison `side sign other`; next to a whole number, a limit that is a float turns whole."""
-    value = constant(side) if side.type == "float" and other.type == "int" else None
-    if value is None or abs(value) > LARGEST or (sign in ("==", "!=") and value != int(value)):
-        return side
-    return _whole(math.floor(value) if sign in (">=", "<") else math.ceil(value), side.column)
-
-
-def _literal(node: Node) -> int | float | None:
-    if node.op == "num" and not isinstance(node.value, str | bool | None):
-        return node.value
-    if node.op == "neg":
-        inner = _literal(node.args[0])
-        return None if inner is None else -inner
-    return None

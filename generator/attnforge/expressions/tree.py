@@ -51,6 +51,20 @@ class Node:
             yield from arg.inside_out()
         yield self
 
+    @property
+    def extent(self) -> tuple[int, int]:
+        """How many levels and how many nodes it has."""
+        level, levels, nodes = [self], 0, 0
+        while level:
+            levels, nodes = levels + 1, nodes + len(level)
+            level = [arg for part in level for arg in part.args]
+        return levels, nodes
+
+    def moved(self, column: int) -> Node:
+        """The same, as if all of it were written at one place."""
+        args = tuple(arg.moved(column) for arg in self.args)
+        return Node(self.op, args, self.value, self.type, column)
+
 
 SCORE = Node("var", (), "score", "float")
 """The score that a term takes."""

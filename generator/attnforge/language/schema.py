@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from ..expressions.parser import LARGEST_TABLE
 from ..source import resources
-from . import names
+from . import let, names
 from .spec import MOST_TERMS
 
 Axis = Literal["batch", "head", "kv_head", "query", "key", "token"]
@@ -104,8 +104,19 @@ class DomainModel(_Model):
     max: float | None = Field(None, description="The largest score.")
 
 
-class TermModel(RootModel[str | dict[str, Any]]):
-    """A term: its name, its name with options, `expr` with an expression, or `any`, `all` and `not` of masks."""
+Parts = Annotated[dict[Word, str | float], Field(min_length=1, max_length=let.MOST)]
+_PARTS = "Names for parts of the expression, which it and later names may read."
+
+
+class InlineModel(_Model):
+    """A term that no other spec has."""
+
+    expr: str = Field(description="Of a mask: the condition under which a key is visible; of a score its new value.")
+    let: Parts | None = Field(None, description=_PARTS)
+
+
+class TermModel(RootModel[str | InlineModel | dict[str, Any]]):
+    """A term: its name, its name with options, `expr` with an expression and its `let`, or `any`, `all` and `not`."""
 
 
 class SpecModel(_Model):
@@ -212,6 +223,7 @@ class TermFileModel(_Model):
     inputs: dict[Word, TermInputModel] = Field({}, description="Keywords of `attention` that it reads.")
     keep: str | None = Field(None, description="Of a mask: the condition under which a key is visible.")
     score: str | None = Field(None, description="Of a score term: what becomes of the score.")
+    let: Parts | None = Field(None, description=_PARTS)
 
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"

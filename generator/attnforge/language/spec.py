@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Literal
 
 from ..expressions.inputs import Input, RuntimeOption
-from ..expressions.parser import TALLEST, Runtime, Scope, parse, taller
+from ..expressions.parser import TALLEST, Runtime, Scope, parse
 from ..expressions.tree import Node
 from ..source import resources, suggestions
 from ..source.errors import Location, Problems
 from ..source.fields import Fields, number, outside
 from ..source.located_yaml import Value, read
 from ..source.located_yaml import parse as parse_yaml
-from . import algorithm, domain, exports, layers, lost_gradients, names, rope, targets
+from . import algorithm, domain, exports, layers, let, lost_gradients, names, rope, targets
 from .algorithm import FLASH2, Algorithm
 from .declarations import dividing, read_inputs, unread
 from .domain import Domain
@@ -226,7 +226,7 @@ class _Loader:
 
     def _low(self, keep: Node, value: Value) -> bool:
         """True if joined masks are no taller than an expression may be."""
-        if taller(keep, TALLEST):
+        if keep.extent[0] > TALLEST:
             self.problems.add(value.at, f"this term joins more than {TALLEST} parts")
             return False
         return True
@@ -297,6 +297,8 @@ class _Loader:
         if isinstance(value.data, str):
             return value.data, None
         entries = list(value.entries())
+        if any(entry.key in let.KEYS for entry in entries):
+            return let.word(value, self.problems)
         if len(entries) == 1:
             return entries[0].key, entries[0].value
         if value.mapping:
@@ -336,9 +338,11 @@ class _Loader:
             got = "nothing" if inner is None else inner.raw or inner.kind
             self.problems.add(value.at, f'expr: expected an expression such as expr: "{example}", got {got}')
             return None
-        node = parse(
-            inner.data, Scope(kind, {}, self.own, self.wrong, self.library.names()), inner.place, self.problems
-        )
+        why = "{} is a term: it stands in a list of terms, beside this expression"
+        closed = {name: why.format(name) for name in self.library.names()}
+        named = next((entry.value for entry in value.entries() if entry.key == "let"), None)
+        scope = let.scope(named, inner, Scope(kind, {}, self.own, self.wrong, closed=closed), self.problems)
+        node = parse(inner.data, scope, inner.place, self.problems)
         if node is None:
             return None
         for found in node.walk():
@@ -347,7 +351,7 @@ class _Loader:
                 self.read.add(given.name)
                 self._take(given.name, given, "", value.at)
         self.written[kind].append((node, inner))
-        return " ".join(inner.data.split()), node
+        return let.label(named, inner), node
 
     def _take(self, keyword: str, meaning: Input | RuntimeOption, term: str, at: Location) -> None:
         """Notes a keyword of `attention`, if it means nothing else yet."""

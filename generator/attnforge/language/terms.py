@@ -19,10 +19,10 @@ from ..source import suggestions
 from ..source.errors import Location, Problems
 from ..source.fields import Fields, number, outside
 from ..source.located_yaml import Value, read
-from . import names
+from . import let, names
 from .declarations import read_inputs
 
-KEYS = ("name", "kind", "description", "options", "inputs", "keep", "score")
+KEYS = ("name", "kind", "description", "options", "inputs", "keep", "score", "let")
 OPTION_KEYS = ("type", "min", "max", "default", "runtime")
 _LONGEST = 60  # name of a term
 _NOWHERE = Location("", 1, 1)
@@ -52,14 +52,19 @@ class Term:
     options: dict[str, Option]
     inputs: dict[str, Input]
     expression: Value
+    let: Value | None
     path: Path
     plain: object = field(compare=False)  # the file's content without places
 
     def parse(self, options: Mapping[str, int | float | bool | Runtime], problems: Problems) -> Node | None:
         """The term's expression with its options filled in."""
-        scope = Scope(self.kind, options, self.filled(options))
-        node = parse(str(self.expression.data), scope, self.expression.place, problems)
+        node = self.read(options, problems)
         return node and chosen(node)
+
+    def read(self, options: Mapping[str, int | float | bool | Runtime], problems: Problems) -> Node | None:
+        """The term's expression with all choices that its options settle."""
+        scope = let.scope(self.let, self.expression, Scope(self.kind, options, self.filled(options)), problems)
+        return parse(str(self.expression.data), scope, self.expression.place, problems)
 
     def too_small(self, options: Mapping[str, int | float | bool | Runtime]) -> Iterator[tuple[str, str]]:
         """The options below what the others allow, each with what is told of it."""
@@ -157,7 +162,8 @@ def load(path: Path, problems: Problems) -> Term | None:
     _sizing(options, inputs, fields, problems)
     if len(list(problems)) > before or expression is None:
         return None
-    term = Term(path.stem, kind, fields.text("description") or "", options, inputs, expression, path, document.plain())
+    described, named = fields.text("description") or "", fields.get("let")
+    term = Term(path.stem, kind, described, options, inputs, expression, named, path, document.plain())
     _unread(term, fields, problems)
     return None if len(list(problems)) > before else term
 
@@ -188,12 +194,11 @@ def _unread(term: Term, fields: Fields, problems: Problems) -> None:
     }
     stand_ins |= {name: int(term.options[name].minimum or 1) for name in sizing}
     found = Problems()
-    scope = Scope(term.kind, stand_ins, term.filled(stand_ins))
-    node = parse(str(term.expression.data), scope, term.expression.place, found)
+    node = term.read(stand_ins, found)
     if node is None:
         # told once a spec gives the options their values, which may change what is wrong
         return
-    words = {*re.findall(r"\w+", str(term.expression.data)), *sizing}
+    words = {*re.findall(r"\w+", let.label(term.let, term.expression)), *sizing}
     read = {str(n.value) for n in node.walk() if n.op == "input"}
     for key, what, unread in (
         ("options", "option", term.options.keys() - words),

@@ -20,7 +20,7 @@ from .arguments import Argument
 from .finite import tame, wild
 from .names_in_code import in_code
 from .positions import FIRST
-from .statements import names
+from .statements import labelled, names
 from .storage import Storage
 
 SCORE_AXES = ("batch", "head", "query", "key")
@@ -46,19 +46,11 @@ _ZEROS = Node("local", (), "torch.zeros_like(score)", "float")
 
 
 @dataclass(frozen=True)
-class Line:
-    """One assigned text of the reference and the term it comes from."""
-
-    text: str
-    label: str
-
-
-@dataclass(frozen=True)
 class Oracle(suite_cases.Decided):
     """The texts that the templates of the reference and of the interface print."""
 
-    keep: tuple[Line, ...]
-    score: tuple[Line, ...]
+    keep: tuple[str, ...]  # lines of code
+    score: tuple[str, ...]
     prepare: dict[str, str]  # input, by its name in code -> text that turns it into what the terms read
     slices: dict[str, str]  # the same -> its part of one packed sequence, or of a batch entry's rows
     guarded: bool  # whether terms read the score and inputs through `visible`
@@ -103,18 +95,19 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
     inputs = {i.name: i for i in cut.inputs}
     guarded = bool(cut.masks) and wild((term.score for term in own.scores), inputs)
     leaf = _Leaf(own, inputs)
-    keep: list[Line] = []
+    keep: list[str] = []
     for mask in cut.masks:
         node = Node("and", (_KEEP, mask.keep), None, "bool") if keep else mask.keep
         text = printers.torch(node, leaf, leaf.limits, total=True)
-        keep.append(Line(f"torch.as_tensor({text})" if printers.is_scalar(node) else text, _one_line(mask.label)))
+        text = f"torch.as_tensor({text})" if printers.is_scalar(node) else text
+        keep += labelled(f"keep = {text}", mask.label)
     leaf.guarded = guarded  # masks, which tell what is visible, read all
-    score = []
+    score: list[str] = []
     for term in own.scores:
         text = printers.torch(_value(_sheltered(term.score, inputs)), leaf, leaf.limits, total=True)
         if any(n.op == "input" and inputs[str(n.value)].scan for n in term.score.walk()):
             text = f"({text}).to(dtype)"
-        score.append(Line(text, _one_line(term.label)))
+        score += labelled(f"score = {text}", term.label)
     read = [n for term in own.scores for n in term.score.walk() if n.op == "input"]
     far = whole_numbers.stretched(own.nodes, leaf.limits)
     stored = storage.of(spec)

@@ -9,6 +9,8 @@ from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+_WIDEST = 100  # characters of a term's label on a line
+
 Place = tuple[Literal["mask", "score"], int]
 """A term by its place among the masks or the scores of a spec."""
 
@@ -211,6 +213,15 @@ def lines(blocks: Iterable[Block]) -> list[str]:
 def code_names(*bodies: Iterable[Block]) -> frozenset[str]:
     """All names in the code of statements; what comments say of terms names nothing."""
     return names(*(line.partition("#")[0] for body in bodies for line in lines(body)))
+
+
+def labelled(code: str, label: str) -> list[str]:
+    """Lines of code with all of a term's label: at the end, or above where it is long."""
+    text = " ".join(label.split())
+    if len(text) <= _WIDEST:
+        return [f"{code}  # {text}"]
+    lines = textwrap.wrap(text, _WIDEST, break_long_words=False, break_on_hyphens=False)
+    return [*(f"# {line}" for line in lines), code]
 
 
 def label(text: str) -> str:

@@ -99,6 +99,7 @@ _KEYS = {
     ),
     **dict.fromkeys(("qk_norm", "q_norm", "k_norm"), ": norms of q and k stand before the call"),
     **dict.fromkeys(("gate", "output_gate", "gated"), ": what is done to an output stands behind the call"),
+    "let": ": it stands beside the expr of a term",
     "window": ": write mask: [causal, {sliding_window: {size: ...}}]",
     "options": ": numbers of a spec stand in its terms, those of a call under inputs with axes: []",
 }

@@ -100,7 +100,7 @@ def generate(seed: int) -> RandomSpec:
         head.append(
             f"rope: {{layout: {draw.pick(('half', 'interleaved'))}, dims: {draw.pick(('all', '2', '8', '16'))}}}"
         )
-    limits = Draw(f"domain {seed}")
+    limits, parts = Draw(f"domain {seed}"), Draw(f"let {seed}")
     domain = limits.pick(("{min: 0.5}", "{min: -3, max: 1.5}", "{max: 2}")) if limits.chance(0.1) else ""
     sizes = Sizes(draw.pick((4, 16, 32, 40)), draw.pick(((32, 128, True), (8, 32, False), (6, 20, True))))
     count = 3 + draw.below(4)
@@ -120,6 +120,7 @@ def generate(seed: int) -> RandomSpec:
             or visible([m.text for m in masks], (*sizes.inputs, *scores.inputs.values())) >= LEAST_VISIBLE
         ):
             break
+    masks = [_named(term, parts) for term in masks]
     scores.scoring = True
     terms: list[Term] = []
     size = 3.0
@@ -127,6 +128,7 @@ def generate(seed: int) -> RandomSpec:
         term, size = _score(scores, sizes, size)
         terms.append(term)
         _forget(scores, masks + terms)
+    terms = [_named(term, parts) for term in terms]
     sloping = {name for term in terms for name in _sloping(ast.parse(term.text.text, mode="eval").body)}
     inputs = tuple(replace(x, grad=x.grad and x.name in sloping) for x in scores.inputs.values())
     lines = [f"name: random_{seed}", *head]
@@ -169,6 +171,32 @@ def _sloping(tree: ast.expr) -> Iterator[str]:
 
 def _inline(text: Text) -> Term:
     return Term(f"{{expr: {json.dumps(text.text)}}}", text)
+
+
+def _named(term: Term, draw: Draw) -> Term:
+    """The same term, where it is an inline one now and then with a name for a part of it."""
+    if not term.yaml.startswith("{expr:") or not draw.chance(0.3):
+        return term
+    tree = ast.parse(term.text.text, mode="eval")
+    found = [node for node in ast.walk(tree.body) if isinstance(node, ast.BinOp | ast.Compare | ast.BoolOp | ast.Call)]
+    if not found:
+        return term
+    part = ast.unparse(draw.pick(found))
+    rest = ast.unparse(_Naming(part).visit(tree))
+    return Term(f"{{expr: {json.dumps(rest)}, let: {{part: {json.dumps(part)}}}}}", term.text)
+
+
+class _Naming(ast.NodeTransformer):
+    """Puts the name `part` wherever a text stands."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        """The node, or the name in its place."""
+        if isinstance(node, ast.expr) and ast.unparse(node) == self.text:
+            return ast.Name("part")
+        return self.generic_visit(node)
 
 
 def _mask(scores: Scores, sizes: Sizes, depth: int) -> Term:

@@ -103,6 +103,14 @@ def test_conditions_compared_at_many_levels_stay_small() -> None:
     assert sum(1 for _ in good(text, "mask").walk()) < 300
 
 
+def test_conditions_compared_at_many_levels_on_both_sides_are_told() -> None:
+    text = "q < k"
+    for _ in range(9):
+        text = f"({text}) == ({text})"
+    (mistake,) = told(text, "mask")[1]
+    assert mistake[1] == f"this expression has more than {parser.MOST_NODES} names, numbers and operations"
+
+
 def test_whole_numbers_that_are_known_are_worked_out() -> None:
     assert good("q // (2 * size) < k + min(4, 9) - 3 ** 2", "mask") == good("q // 10 < k + 4 - 9", "mask")
     assert good("score + (low - 2)") == good("score + -5")

@@ -95,6 +95,7 @@ class _Walk:
     def __init__(self, text: str, scope: Scope, place: Place, problems: Problems) -> None:
         self.text, self.scope, self.place, self.problems = text, scope, place, problems
         self.named = 0  # nodes that stand for names of parts
+        self.large = False  # whether it was told that there are too many nodes
 
     def tree(self) -> Node | None:
         """The tree of the whole text."""
@@ -195,12 +196,13 @@ class _Walk:
         return None
 
     def _part(self, tree: ast.expr, found: Node) -> Node | None:
-        before, self.named = self.named, self.named + found.extent[1]
-        if self.named > MOST_NODES:
-            return None if before > MOST_NODES else self._too_large(tree)
-        return found.moved(tree.col_offset)
+        self.named += found.extent[1]
+        return self._too_large(tree) if self.named > MOST_NODES else found.moved(tree.col_offset)
 
     def _too_large(self, tree: ast.expr) -> Node | None:
+        if self.large:
+            return None
+        self.large = True
         named = ", each name of `let` written out" if self.scope.parts else ""
         return self.fail(tree, f"this expression has more than {MOST_NODES} names, numbers and operations{named}")
 

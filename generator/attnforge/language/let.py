@@ -19,18 +19,22 @@ EXAMPLE = '{expr: "score - far", let: {far: "abs(q - k)"}}'
 
 def word(term: Value, problems: Problems) -> tuple[str | None, Value | None]:
     """The word of an inline term and its expression."""
-    fields = Fields(term, KEYS, problems, "key beside expr:")
-    if "expr" not in fields:
-        problems.add(fields.found["let"].at, f"let names parts of an expression: write {EXAMPLE}")
+    lone = next((entry for entry in term.entries() if entry.key == "let"), None)
+    if lone and all(entry.key != "expr" for entry in term.entries()):
+        problems.add(lone.at, f"let names parts of an expression: write {EXAMPLE}")
         return None, None
-    return "expr", fields.get("expr")
+    return "expr", Fields(term, KEYS, problems, "key beside expr:").get("expr")
 
 
 def scope(value: Value | None, expression: Value, around: Scope, problems: Problems) -> Scope:
     """What an expression may read beside a `let`: what it may read without, and the names of its parts."""
     found: dict[str, Node] = {}
     wrong = set(around.wrong)
-    entries = _entries(value, problems)
+    entries = list(value.entries()) if value else []
+    if value and not 1 <= len(entries) <= MOST:
+        got = f"{len(entries)} names" if entries else "an empty one" if value.mapping else value.raw or value.kind
+        problems.add(value.at, f"let: expected a mapping of up to {MOST} names, as in {EXAMPLE}, got {got}")
+        return dataclasses.replace(around, wrong=wrong | {entry.key for entry in entries})
     for i, entry in enumerate(entries):
         later = {one.key: f"{one.key} stands further down: a part reads names above it" for one in entries[i + 1 :]}
         closed = {**around.closed, **later, entry.key: f"{entry.key} cannot read itself"}
@@ -53,16 +57,6 @@ def label(value: Value | None, expression: Value) -> str:
 
 def _text(value: Value) -> str:
     return " ".join((value.data if isinstance(value.data, str) else value.raw).split())
-
-
-def _entries(value: Value | None, problems: Problems) -> list[Entry]:
-    entries = list(value.entries()) if value else []
-    if value and not entries:
-        got = "an empty one" if value.mapping else value.raw or value.kind
-        problems.add(value.at, f"let: expected a mapping of names to expressions, as in {EXAMPLE}, got {got}")
-    elif value and len(entries) > MOST:
-        problems.add(value.at, f"let: expected at most {MOST} names, got {len(entries)}")
-    return entries[:MOST]
 
 
 def _part(entry: Entry, around: Scope, problems: Problems) -> Node | None:

@@ -182,6 +182,15 @@ def test_an_expression_on_several_lines(tmp_path: Path) -> None:
     assert [evaluate(keep, {"q": 5, "k": k}) for k in (3, 4)] == [False, True]
 
 
+def test_an_input_called_as_a_term_is_not_taken_for_it(tmp_path: Path) -> None:
+    axes = "{axes: [query, key]}"
+    text = "mask:\n  - expr: sliding_window\n  - expr: prefix_lm\nscore:\n  - expr: softcap\n  - expr: bias\n"
+    inputs = f"inputs:\n  softcap: {axes}\n  bias: {axes}\n"
+    inputs += "".join(f"  {name}: {{axes: [key], dtype: bool}}\n" for name in ("prefix_lm", "sliding_window"))
+    layers = load(tmp_path, text + inputs).layers
+    assert (layers.seen, layers.window, layers.cap, layers.bias) == ("all", None, None, False)
+
+
 def test_a_term_behind_a_broken_link_is_told_as_such(tmp_path: Path) -> None:
     (tmp_path / "terms").mkdir()
     (tmp_path / "terms" / "lost.yaml").symlink_to("nowhere.yaml")

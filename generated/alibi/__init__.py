@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  04c35d978f584b5d
-#   text hash     ff8c3e702abcf477
+#   content hash  24340671cafb87b7
+#   text hash     768a7a5c27427098
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

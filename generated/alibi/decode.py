@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ceaf25328fd9b534
-#   text hash     78d84acc6784a599
+#   content hash  f0682d357da76242
+#   text hash     01468972808f8f26
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  50f07529c77e88ea
-#   text hash     579b6644c68f8a08
+#   content hash  a662d1cc3957d9e0
+#   text hash     772b43b83651746d
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

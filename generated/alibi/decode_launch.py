@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1d12c165ba09c084
-#   text hash     8fa977615b6788f6
+#   content hash  c83881abc7a116b8
+#   text hash     131b782d0fa54cec
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

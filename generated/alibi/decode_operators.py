@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  770fa318ba9b1fa1
-#   text hash     bdaff99b0d0da69d
+#   content hash  9ad82f0d20df07d9
+#   text hash     646d6b2121f0710e
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

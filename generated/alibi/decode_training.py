@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e0bb6aa660a62599
-#   text hash     0973d14fe9b9d338
+#   content hash  2a1c4ce4cbd997c7
+#   text hash     0adde2b1a0e83b7e
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2ca328a55d6eb061
-#   text hash     3fc0c95edfec9527
+#   content hash  56200db4f7a3a0fe
+#   text hash     1b1b96c2ccea1a74
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

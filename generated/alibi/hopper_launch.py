@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d3f2af7e1fc50957
-#   text hash     dd92d1be0671b664
+#   content hash  43ab101f1cc0c297
+#   text hash     b2bb6ab50ee837c8
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

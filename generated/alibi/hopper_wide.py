@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  956831445bdfa5a0
-#   text hash     917b250ffaa016b1
+#   content hash  840b48308dea9420
+#   text hash     b1ba267901b9cd12
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0b5bd194047cf693
-#   text hash     6d13b96b87067778
+#   content hash  8e58937286528ea0
+#   text hash     26c2eb060d9ff28a
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

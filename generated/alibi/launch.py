@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ce3ee0b0a844d376
-#   text hash     f6e3dfe5c3aa36a7
+#   content hash  b758c18cbecc7117
+#   text hash     2d1ca0b86158758c
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d7b02344f5305099
-#   text hash     9eb2aa13218fbd30
+#   content hash  ab695f7987eb84e1
+#   text hash     6232619dabc45cef
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

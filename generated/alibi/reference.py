@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cb0b78844a334548
-#   text hash     6c58fb33a5d4fe34
+#   content hash  46d615fad93e1abb
+#   text hash     f61150cbc7f3fc23
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d9d56e9261b1ba3f
-#   text hash     1a7ed756dcbfbf91
+#   content hash  e49bb8c3a86585fb
+#   text hash     3e269d7d7bdaaaf6
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

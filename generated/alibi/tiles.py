@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  50c03ecab3719c54
-#   text hash     3f0d7f9786ea09c6
+#   content hash  7cae1300c55d0d3a
+#   text hash     ed0bd6b41448eb5a
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  be43f12f5c46e256
-#   text hash     18782efb47c7a615
+#   content hash  c768a75acd28c5b9
+#   text hash     eddbeaaec2b73a4e
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

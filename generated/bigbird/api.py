@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  aa7fabb27767a6db
-#   text hash     6e66b362e9d0b7da
+#   content hash  e0ea1a0fe0e5a5a0
+#   text hash     566a3baec652be0b
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

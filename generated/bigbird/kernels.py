@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  59248d102711247f
-#   text hash     152cd51a498d6dc3
+#   content hash  48cc09e5aeaa08e5
+#   text hash     e26a1da637ccc225
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

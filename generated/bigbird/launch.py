@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  14c4f176eeeb09e3
-#   text hash     2190707cb89bd7a6
+#   content hash  64d7197127ee3f10
+#   text hash     780d49f94a942fc9
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1ff55d6bbc9a90b0
-#   text hash     9787b38220305220
+#   content hash  c1c1955d1cac36b9
+#   text hash     26e945f95731a67c
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

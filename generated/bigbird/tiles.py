@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  36189a03ba755fe6
-#   text hash     5006285b3abd3779
+#   content hash  ce22360ba4628742
+#   text hash     a2f3cd2d2738fbe7
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  4cadc3432b354eb2
-#   text hash     ba27a40b422610ea
+#   content hash  038ee248f8d53d91
+#   text hash     c20578bc798ae1b5
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a69be0447ac9c203
-#   text hash     9fada38bbd337bf1
+#   content hash  218cce4aa810eb2f
+#   text hash     594d1cbb7d328f20
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f12a6487fd1bbbd0
-#   text hash     577cafa7e910f6d6
+#   content hash  a504b84bc9b2e4d6
+#   text hash     5b874b92fa064502
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2b06ca1a980991ec
-#   text hash     fdec46d5af46f798
+#   content hash  b9b145e8716f3282
+#   text hash     d34a4bd0e7b40949
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

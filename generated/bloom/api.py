@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b81883caa5d8a4df
-#   text hash     255ac105324995d1
+#   content hash  f6a20db516d12b4e
+#   text hash     d8ae82346750647a
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  8b25d1a95ac3e898
-#   text hash     153ab93346e7ee54
+#   content hash  bd22673046895cbd
+#   text hash     9f10793154b83bbc
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

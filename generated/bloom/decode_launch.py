@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  14f788fb58fc89ff
-#   text hash     a92450c2f35ce897
+#   content hash  8b0b3feb2dd69e46
+#   text hash     a2f0d6cb46f26ce4
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2ad928e946420218
-#   text hash     1dc2d27d34ba821e
+#   content hash  9fbdd99a23fe8672
+#   text hash     d25df8ff737f5cff
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  36e9f852c6ca60ff
-#   text hash     f148203b92bef3b5
+#   content hash  3d245747840da141
+#   text hash     14562ac13fc833ed
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c106e7eb161ac0a6
-#   text hash     0f3bda9cd3a530c7
+#   content hash  0ee320125c2c1a89
+#   text hash     18403ccc2e80f1b5
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  8db7875c42b4cb8d
-#   text hash     bf7d8ae9aedbe3e0
+#   content hash  2a833b75885ea6b2
+#   text hash     9fdc05be4feaf1c2
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  68f086cffab235df
-#   text hash     666bdbf510504c47
+#   content hash  e167fd85fe83062c
+#   text hash     14823f4a367cd80d
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

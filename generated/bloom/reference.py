@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c22cdc6682ee8e2f
-#   text hash     62ba2d976f138d79
+#   content hash  9ce0d8834010040d
+#   text hash     5d3ed36146343316
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  495b2d7c4a0487f4
-#   text hash     c719f5e15ffce92e
+#   content hash  5208728489f186f2
+#   text hash     25832c2cca9a7e58
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  716a46f0f60ffddc
-#   text hash     ba63b0518e889e65
+#   content hash  2e88814deaf1e485
+#   text hash     b9c08ee2249af497
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  102a74d886e960b8
-#   text hash     8f11916b83cf3b0d
+#   content hash  334a43178210d930
+#   text hash     80750bfa0984b2c4
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8963e6c45b21deab
-#   text hash     b599d48a75253f19
+#   content hash  bda36227416469e6
+#   text hash     7cc4f0a604ff8bff
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

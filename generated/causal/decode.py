@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  19822fe2a97a0903
-#   text hash     2ddc68c820f14ad6
+#   content hash  bfe5953f53fbf93b
+#   text hash     80b399611463d74a
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  371690bb214ab5d3
-#   text hash     53efcf6f807a1ceb
+#   content hash  c3d5b28575a2af43
+#   text hash     8c34f8d3d9418248
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  14d4cf10fc7277fe
-#   text hash     a0564f38a6b0aff3
+#   content hash  13df200d973339af
+#   text hash     d372afd05b26280e
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5ebc50b58c9f3acf
-#   text hash     5feca600b8173d40
+#   content hash  91f3f1fc64fad32d
+#   text hash     3b04378c252f0df6
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  84df88f2a89acbee
-#   text hash     d176333cca189869
+#   content hash  3ffe78f8b7d3b8ed
+#   text hash     f15ee652141f4206
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

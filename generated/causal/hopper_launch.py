@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9912f490b5dbf8fb
-#   text hash     8357a72fd855493c
+#   content hash  111e2b98a742df1d
+#   text hash     1f0058682680d203
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

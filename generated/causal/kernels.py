@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  47cac194548f0a45
-#   text hash     83dab18d38b00cb1
+#   content hash  89448be99ff58cf8
+#   text hash     4f06d6449d1b8a2c
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

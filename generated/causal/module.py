@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  492859b130e83319
-#   text hash     cfffe8fbc8e82315
+#   content hash  d9913b9b275d50f9
+#   text hash     3570e7ed1d85cad9
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

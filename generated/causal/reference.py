@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  251d348b76e3676e
-#   text hash     4c77becf6ec35f1c
+#   content hash  6272116775e361ad
+#   text hash     083fabb532daef2a
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

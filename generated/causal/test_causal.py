@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ecb1075f58094bf9
-#   text hash     9802dd1f47d68c7f
+#   content hash  fe4138066407f841
+#   text hash     07cc3e493e1d2ea9
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

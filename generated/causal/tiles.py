@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1f8692540f676d69
-#   text hash     33442d3ee7ff431e
+#   content hash  62bcac9125de9c63
+#   text hash     616e59ad0b941a4d
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  249b837e36aa8a44
-#   text hash     0ea345a4d43a18f8
+#   content hash  6b8abf1461dce25f
+#   text hash     8c96e29dc4a43fc7
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  def7d9feb21e064c
-#   text hash     9527cae88bbf3f8d
+#   content hash  e3269c3624608e26
+#   text hash     f196c2b43e6cce4b
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8cc80ec9810c8ad3
-#   text hash     f8e3cd5332027b43
+#   content hash  994c2575436cb5f1
+#   text hash     81a725ebd30a5fc2
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

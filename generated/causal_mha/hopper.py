@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  56a42a19b10b444f
-#   text hash     1045b5d006e3c54f
+#   content hash  0ef07d242935a4e3
+#   text hash     0fcb803a9e807bed
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  dcf2043122440834
-#   text hash     e93bfc46cc030f8a
+#   content hash  d433c7dc9829b1db
+#   text hash     73f401ecf0b3ea8e
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  94da7aff538b1f79
-#   text hash     ac85112942c9b9ec
+#   content hash  8df85ebc4721ff60
+#   text hash     970313a334853f10
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

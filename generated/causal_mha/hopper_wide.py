@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8bb3051a8036fb15
-#   text hash     699a347f59b9010f
+#   content hash  40c3141c1592b153
+#   text hash     2ccc19cff5b053ff
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

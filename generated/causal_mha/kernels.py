@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9e1fdf4cdfb1e86e
-#   text hash     694ae309f4e25520
+#   content hash  73d0e5c007974b11
+#   text hash     d26b14c6409e64af
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

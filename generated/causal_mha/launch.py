@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ff1ef87f610a8d48
-#   text hash     aca115aa0eafbfd8
+#   content hash  5dd956133aaaf515
+#   text hash     632ef957360dc76e
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5e7dcff5c3603f39
-#   text hash     55b700598a8dbbba
+#   content hash  0a05b502e0456882
+#   text hash     9e7da7bb210758f3
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f3aa1c91746edd5e
-#   text hash     398b9bab3b99f4d6
+#   content hash  633edce06251129a
+#   text hash     9b9bd52c8c96c781
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

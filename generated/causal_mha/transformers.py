@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a6d058e0da6de1c4
-#   text hash     e1918eb514af764e
+#   content hash  5013204e871217f6
+#   text hash     e903fe497416d8f2
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

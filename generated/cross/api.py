@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3f80e313ddd9459e
-#   text hash     1a852115fecca083
+#   content hash  70b1e5efc0703129
+#   text hash     88cdf6d917fd7e90
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  26039fdf4eb26041
-#   text hash     d414e9971036efcb
+#   content hash  f9b59f4fba6a9d34
+#   text hash     b90e9ff2e82a27f5
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

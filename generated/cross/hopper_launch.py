@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2047a49a4ac470a2
-#   text hash     f926b06776ec3952
+#   content hash  34c48b072d882d35
+#   text hash     c8fb2c5d0f0bb4d4
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  41858d1c62da9cf5
-#   text hash     f01c494795cecac3
+#   content hash  a4be0a06c17a9fbd
+#   text hash     8ab08c490d112a1f
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

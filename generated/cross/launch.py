@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d1a570a80c4d3daf
-#   text hash     1e8719c0ce65b1c8
+#   content hash  01543df0233de40c
+#   text hash     6b8db942e4eebdd2
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

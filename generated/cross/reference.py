@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  45b3d778c346525d
-#   text hash     2db6bcc22c2e35a8
+#   content hash  13dd536aee064377
+#   text hash     7e78f0f7d6c720e3
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a354d6931cfe0a84
-#   text hash     db2b06197a9bb996
+#   content hash  5f3db8ec1381d5dc
+#   text hash     a9346c59a890545e
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  52860fa8346546c9
-#   text hash     0f86b473690bfca5
+#   content hash  c47eb1c5241476b1
+#   text hash     b9067f55ea012eff
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

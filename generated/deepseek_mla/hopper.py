@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  fa4ab5e1827910d9
-#   text hash     da57ae0dea8fa1cb
+#   content hash  41b64a212adfbd12
+#   text hash     f30762462ef02480
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

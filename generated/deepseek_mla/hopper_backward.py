@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d1d8473582ac908a
-#   text hash     106d99261a2b2cab
+#   content hash  81f911ea55fae8ad
+#   text hash     7e7d2aeb0510718e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9e51b5edf8962a7c
-#   text hash     ca1fb7a674b534d5
+#   content hash  0715dc9b757dab0f
+#   text hash     2708eafcde7c375d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

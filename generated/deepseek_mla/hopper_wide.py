@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  7fb16eacf974bbdf
-#   text hash     ae4edd0e3c1c5696
+#   content hash  2051b529309e18b9
+#   text hash     7b6d29b9f7660423
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

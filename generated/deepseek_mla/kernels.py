@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ee0d51f258d01019
-#   text hash     f2d5810554a20e3e
+#   content hash  5a52e49b7c9bdbbb
+#   text hash     bf9ec9c700e40e17
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  fa0d5386b78a1bee
-#   text hash     d3af681537491a69
+#   content hash  614bf01074d613bb
+#   text hash     a018a5460bc408c2
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  878eb328fd5c17fc
-#   text hash     c4da55dd8de6b01f
+#   content hash  a581987818c6fcfe
+#   text hash     5c8edb68ba081a27
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a42eb37da0a7ed75
-#   text hash     6b9e2e8bef353f89
+#   content hash  ef2aae2d99bcd757
+#   text hash     5243d334fc883c85
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

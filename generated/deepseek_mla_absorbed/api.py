@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e6eaf3b9470dcd69
-#   text hash     f3f89a93b47ae7a3
+#   content hash  231d69225d1447d6
+#   text hash     e1c19ea6c1fd6a5e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

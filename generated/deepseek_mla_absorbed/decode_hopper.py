@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b49c9ee2b6fad158
-#   text hash     50c6fe0c99a24c2d
+#   content hash  deb7653a16ce9e87
+#   text hash     b7c8e1f793b15372
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """`attend_split` of decode_kernels.py for latent heads on Hopper GPUs, in Gluon; other names as at its head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f9adb796046510f5
-#   text hash     5dd587067e372bdb
+#   content hash  5adf42db3698c1ab
+#   text hash     20185a9fe3323ab1
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

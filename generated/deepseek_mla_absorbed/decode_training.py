@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  2263ddd6c6d9e644
-#   text hash     e3152645b8887e4a
+#   content hash  81327915cdfeedaf
+#   text hash     e4294b27a6c212f5
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  9d56e7b74eed4cc0
-#   text hash     68dba06ff8a4720e
+#   content hash  93d1a64fb5242cd4
+#   text hash     a07b7c58c0239727
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

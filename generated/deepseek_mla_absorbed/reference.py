@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  7f649d377af3aa64
-#   text hash     b8bd136c7fd209e4
+#   content hash  290bccc7d865d28a
+#   text hash     4411d6111af9a6e4
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  6c1a50be41e72fe5
-#   text hash     6664712a6103adfd
+#   content hash  7cae033beaeab1d5
+#   text hash     ef7d88f7ce0fb52e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  aa99d0a877e33eea
-#   text hash     9e3d844607c5374b
+#   content hash  bc9ef5fe2fd18bdd
+#   text hash     565dc3a0e73629e2
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

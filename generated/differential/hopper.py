@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  212d55fb2af1ecb1
-#   text hash     15a112fbb8a3750f
+#   content hash  39ed72cc02a42f43
+#   text hash     93e77febec74a7c9
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

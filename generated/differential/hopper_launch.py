@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6d3eecce0cbbdec2
-#   text hash     979686453f74bdf7
+#   content hash  e36d38ff188a4175
+#   text hash     275e3091bb389678
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5582c9d7dad37d80
-#   text hash     11301ad95441bf9f
+#   content hash  b3b3c26a3fec4b7e
+#   text hash     20f14351061d6222
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

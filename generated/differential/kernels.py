@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  0cad4098721082d5
-#   text hash     d0540061fd2cffd8
+#   content hash  4d6e573982820441
+#   text hash     39de5e5f6ddd0d4f
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

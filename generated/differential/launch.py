@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  30ffa1eb2dc1760b
-#   text hash     45a2fa44fc118b0a
+#   content hash  04134c2323cd85f2
+#   text hash     320fb8409f1efd95
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b8e3ede42a63620a
-#   text hash     5f4b411a890c66ae
+#   content hash  97078325e4067d3e
+#   text hash     6b7264851527399b
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  110f93398bfff262
-#   text hash     44e28c97b2b05165
+#   content hash  15759d929a6f0410
+#   text hash     677d2ad2e019727d
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

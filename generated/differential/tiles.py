@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ae4a5c53b124de35
-#   text hash     d0f867eb53a6c156
+#   content hash  26b0ba5ae9e82506
+#   text hash     08ea0e091e006457
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

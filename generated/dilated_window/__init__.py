@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  682abddf601d442a
-#   text hash     952012175b3cd1c6
+#   content hash  cc7566e16a9c40d0
+#   text hash     e9a9a9451fee5895
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

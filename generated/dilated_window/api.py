@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  5bee6755200f20cb
-#   text hash     104b799202dac8f1
+#   content hash  4e3b5aab7fff74cc
+#   text hash     9c73ce4272a1ea12
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3065dd18e340cfff
-#   text hash     3cfeb97fb90e7bb9
+#   content hash  96a5fb84d43f828a
+#   text hash     7d58211d354f2a48
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

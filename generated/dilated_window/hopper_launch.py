@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  88b8dca06bdf0bec
-#   text hash     042fc3fc40d8ab5b
+#   content hash  dca103de600cc4bb
+#   text hash     af2e5274733089cc
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  35d74efdd25054df
-#   text hash     312b2f94703aa87f
+#   content hash  7940254481ded296
+#   text hash     fa5f9bbc9aa6ee7f
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  82df5d7826fd1e59
-#   text hash     6f70fc0941ef0c7a
+#   content hash  853450d1be46cf86
+#   text hash     823979f811a70387
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4dec4efafb1446f6
-#   text hash     a340b54f040077dd
+#   content hash  1c90262a442ef823
+#   text hash     b685dc062d9286d2
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

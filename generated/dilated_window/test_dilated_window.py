@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  5e9985bf6a04c5af
-#   text hash     917d0f93928e26a4
+#   content hash  9a68d9c8cd6e27cd
+#   text hash     69b582264bef1fad
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

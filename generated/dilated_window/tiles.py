@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  14020e5258baddeb
-#   text hash     efd98019d7ac7a0f
+#   content hash  77c08122d5eeafb1
+#   text hash     7702e5def9b132e1
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  2836e6a423b81c9a
-#   text hash     f034a76869e39a57
+#   content hash  cc2306adf67966dc
+#   text hash     c7e53dec50ca2a03
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

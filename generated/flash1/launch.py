@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c4473e0d7928c321
-#   text hash     4bde8719cf85032f
+#   content hash  79f6e4b0832b37b3
+#   text hash     17567952d09df9b7
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d5057f008368df75
-#   text hash     5a4ab44915f0b68a
+#   content hash  39605c69c6437cb8
+#   text hash     323d2b2ce47b429d
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b0ee9d84f6dc0dc0
-#   text hash     dc091ed0b979e22f
+#   content hash  e6efc4b275cc790d
+#   text hash     8b53f24e53762d88
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e7c5d01b4628d8ac
-#   text hash     f69cb8276c32790d
+#   content hash  cfd39ee6085c8bdd
+#   text hash     25a677c17adbe787
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  819a804d0b1b6d07
-#   text hash     d61ce30ae2060c9c
+#   content hash  f04730c2e2d413d8
+#   text hash     525997913c488290
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

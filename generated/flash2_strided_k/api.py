@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  3b9d8c3747a8961f
-#   text hash     be23ee3e3481fd18
+#   content hash  eb2d9638a9e643c8
+#   text hash     3950bce6f4cacb77
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

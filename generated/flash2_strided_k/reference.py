@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  6a82d5d3f18033e2
-#   text hash     9c9227b0420273e3
+#   content hash  c8308dfceee191f6
+#   text hash     600e2cbc64947f55
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

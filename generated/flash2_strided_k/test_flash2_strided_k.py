@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  842c3046dde2a207
-#   text hash     f3d0f5bfaa9ce2a3
+#   content hash  f6350371baf7b4bd
+#   text hash     0d2f92e35e39b8a9
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

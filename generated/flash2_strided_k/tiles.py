@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  25c39b26282dedb9
-#   text hash     251f81f7ed91fa15
+#   content hash  d0dda7f4426f8b65
+#   text hash     b59db03f08a63dd3
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6088cd62d4e71aa1
-#   text hash     80c1e0adefb5a63a
+#   content hash  61c389ca6dae077b
+#   text hash     0495397a1aa8a73f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d7f3ac0d63a03f9e
-#   text hash     0fafd99386594afb
+#   content hash  a91678c9c1c554df
+#   text hash     5c111ccefd8ac526
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a1fd8f07e53d5cf5
-#   text hash     2089d5ae64c12a77
+#   content hash  ecc98fd5b643b3ec
+#   text hash     1fab7fa9165597df
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0b2a4cb33f5ef92d
-#   text hash     064924e7b880aa34
+#   content hash  d0d8428427dc1842
+#   text hash     2a5e82fb229d35a3
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0f779fa2242a6afc
-#   text hash     cc26d7d7f166fd29
+#   content hash  124071d7ad45cea2
+#   text hash     6bb82f3ac2aa1ddd
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

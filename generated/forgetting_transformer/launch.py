@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3acefeb1d9a892ed
-#   text hash     ca836535f25e58a1
+#   content hash  4d1205aa83f1f74c
+#   text hash     42e4e4f82fa39ba0
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

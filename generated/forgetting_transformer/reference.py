@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b5ea56318a5c4ebe
-#   text hash     7f7cdfaec0398800
+#   content hash  5e11b674f5e1a337
+#   text hash     e3a079e8a63e4db8
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ea1c4239a0999136
-#   text hash     9e5a322834fa6d56
+#   content hash  475e763c4513a3a5
+#   text hash     d50936ee96c0981c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  91eb1cbc129643c9
-#   text hash     2b55caccc0298856
+#   content hash  822042f2b74894e8
+#   text hash     341c340768ebca77
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  883a55f114ee0356
-#   text hash     befe271dad65bd52
+#   content hash  b0f37a17124dcbb2
+#   text hash     a7275b81a190e7a1
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b07853842efc0560
-#   text hash     85ba50dd642dfc74
+#   content hash  ed92fad3fc4c89bb
+#   text hash     5313585a1d533b4a
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

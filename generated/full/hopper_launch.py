@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  071f4598422dc17b
-#   text hash     7301b412b33a5134
+#   content hash  022aaa38a87a6fa2
+#   text hash     cce4430e58ce78ea
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5dba896ae326caa6
-#   text hash     42a263aa80f5d398
+#   content hash  ccc698bfac0cec97
+#   text hash     732545157c265e7e
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a9149002b59edc26
-#   text hash     1fbb2b8f0afb00f6
+#   content hash  5d2b0e413b4e3012
+#   text hash     534fee47fd1751ba
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  fd7d48c06b360ed7
-#   text hash     1ca7ac108c364d82
+#   content hash  ae0b0d680959a6e4
+#   text hash     c0fb2af18915fca8
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b5798e9a1082171a
-#   text hash     55577342c56f450a
+#   content hash  0e595e4770858083
+#   text hash     0b7fa35a9bacf3b2
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  67681dd0e61e2467
-#   text hash     f05b59c3742825c0
+#   content hash  c5147775c1d2a818
+#   text hash     21d520a3dc93956e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c088082d80501f81
-#   text hash     b6a952ff4e613d61
+#   content hash  c6fd5b1aba91c267
+#   text hash     26dde863c34bbe72
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

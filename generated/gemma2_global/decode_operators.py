@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e0008458fce5d163
-#   text hash     ca597dd058dd6e69
+#   content hash  7aec4399668d6041
+#   text hash     d54bbcd0d2a93df6
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  08c7262d65df3f8d
-#   text hash     3ecb01b19d914e5a
+#   content hash  a1c1ff8482773ee8
+#   text hash     4e54116f4258a341
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

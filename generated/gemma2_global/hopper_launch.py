@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  44c5e6fef21526ae
-#   text hash     ed000dd59a558d71
+#   content hash  a4876612a734f876
+#   text hash     5347ff7044914e0e
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

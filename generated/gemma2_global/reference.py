@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5b9a96b984671edd
-#   text hash     a86ec84608b5327e
+#   content hash  f0518751921b9d52
+#   text hash     c16bf9f95ceed23c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

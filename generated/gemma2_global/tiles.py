@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  da3703dd89471d06
-#   text hash     9615b49a47a7754f
+#   content hash  f68e7daacc0d7721
+#   text hash     7e775a171f3553e8
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d81e026af3c19faa
-#   text hash     84e49a4ff717426b
+#   content hash  ca193874fb221b2d
+#   text hash     27de46a1c65726db
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ee8a8dc66c35c70b
-#   text hash     e6a4f0e0635ec645
+#   content hash  227e26fb2a8b62d7
+#   text hash     3c282894c3d63dc2
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e852675fae72299c
-#   text hash     67c3d9bd91d8597e
+#   content hash  221d07d9dbb34822
+#   text hash     03972b7a5ed1286d
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

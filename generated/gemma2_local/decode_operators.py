@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  02f586cdbad1c633
-#   text hash     9da7dad9138877b3
+#   content hash  98ee0c207c66e46c
+#   text hash     4316dd0532feb5f1
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c5104c2390ff6d5a
-#   text hash     06c8618183690872
+#   content hash  af4da08280c06e4f
+#   text hash     754eeb300f87e8a6
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  640e5f0ca73a381e
-#   text hash     804190cdc8f4e296
+#   content hash  d457c0d61e9df2ec
+#   text hash     09b635c61a9faf88
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

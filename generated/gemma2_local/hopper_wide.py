@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  b3613f1d73aa3e42
-#   text hash     44512d09f57e4359
+#   content hash  37642956607b1331
+#   text hash     f6c8d329200f8b8b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

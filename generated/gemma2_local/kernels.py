@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  162570a14133fc19
-#   text hash     1f5429c902829ae1
+#   content hash  a8430b42a63fdafc
+#   text hash     a4e2ace29969aacf
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ee85218831a1ae16
-#   text hash     2d5ae36d66ca66cb
+#   content hash  4ee21a79dea0a3c3
+#   text hash     acfa73756819b7c2
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

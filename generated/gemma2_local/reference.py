@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  22c66625d3796ed9
-#   text hash     2a06ff02302c59c1
+#   content hash  ae816e9b43672c28
+#   text hash     d13ddb197bfae1de
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

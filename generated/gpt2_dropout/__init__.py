@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e1f6f5bfe9ca1782
-#   text hash     50c2d92e2ca48551
+#   content hash  5faa8746bfc3793a
+#   text hash     ae91ffe987bb24e6
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c24937e28a88816a
-#   text hash     7f8a3df7a3ecdc84
+#   content hash  8043fbac242a0ee4
+#   text hash     f848860d74f048ce
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

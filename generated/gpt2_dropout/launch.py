@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d66002cc45a74042
-#   text hash     d8d50a18d6f41eea
+#   content hash  ad1700029b4ec67a
+#   text hash     4fdba1aeef9d150b
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

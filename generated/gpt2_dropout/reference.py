@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0dba2ce0292b3ba5
-#   text hash     cfa2aa24a1eb7f7a
+#   content hash  74a79b4ae6bb52da
+#   text hash     31ecac03bcbb5033
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  62f0dc20f13373d2
-#   text hash     0a6b1cd525df9a32
+#   content hash  0e8cc6c466f755e5
+#   text hash     1b808bf4437529f2
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

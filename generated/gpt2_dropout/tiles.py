@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9ec131ad696f609f
-#   text hash     8d2692aef9bf383e
+#   content hash  9ac43fa43169b9e4
+#   text hash     1e05bd9f69d43297
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

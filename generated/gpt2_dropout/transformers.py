@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  42b5c8582c025362
-#   text hash     c4719f70258c2540
+#   content hash  e73aacfa2ddef56d
+#   text hash     c62ea88495dae555
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

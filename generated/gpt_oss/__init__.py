@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  49a2b3e0cfbe634f
-#   text hash     53137517602fbf52
+#   content hash  9df5a18dcc35a0aa
+#   text hash     9fad502610d89981
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  936d293075109109
-#   text hash     d03f562c47bbc94c
+#   content hash  6df75d070d2ffdfc
+#   text hash     4939285b3840acdf
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  499081996a2c575c
-#   text hash     639be40bb8d65fab
+#   content hash  b80cc30b75209822
+#   text hash     d7b9e745df7ed894
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  364557426df5ad2f
-#   text hash     5455f3f596552dd4
+#   content hash  a05af45fbf9cb0fd
+#   text hash     b82869b5618160d1
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0dcd82fb87946513
-#   text hash     d88c3e1a916a444a
+#   content hash  265dc4cb8316f3bb
+#   text hash     4406205848fc1bae
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6667c63ccf65af02
-#   text hash     c776c4fd19eaa10a
+#   content hash  30a17d147aa672f2
+#   text hash     42efe8d2c6470947
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

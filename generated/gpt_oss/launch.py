@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7ae1fe4b921f003b
-#   text hash     b0d8190f2727f2eb
+#   content hash  0d54fd6cdc50cfb1
+#   text hash     02e15ea98a6b4386
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

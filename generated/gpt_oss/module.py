@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  89a2c89f2c9cb599
-#   text hash     acef5f1c9cd9abb1
+#   content hash  db986cd1e3ac8cfc
+#   text hash     fdc06958ec0be427
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8d7ca0a26f75c7a6
-#   text hash     cb05302aaae3316c
+#   content hash  510e1edb4e517ca8
+#   text hash     d535a6aabedde1cc
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

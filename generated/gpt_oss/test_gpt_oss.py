@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  719a91988964cebe
-#   text hash     3541fc0c5bdc5516
+#   content hash  45608bea10ecb90a
+#   text hash     61c27dc984048457
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1956501ed4f984df
-#   text hash     457e5345cca3db53
+#   content hash  bb7acf8683d52774
+#   text hash     041c59a2fcb46156
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

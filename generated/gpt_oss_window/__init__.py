@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9e55a564d58fb766
-#   text hash     5aab0d0218793bc2
+#   content hash  8d642e44945f8649
+#   text hash     1d5c6d89cdadd313
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6e974b469f23b334
-#   text hash     092f4e1af3aad731
+#   content hash  a2158627a2cb5bd2
+#   text hash     6fd5c79718a08fad
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

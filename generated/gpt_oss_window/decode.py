@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e616ecf1b3f77a2d
-#   text hash     c6e7650a4c32db7d
+#   content hash  cb523f86c5f6dfbd
+#   text hash     5d100092998f0301
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

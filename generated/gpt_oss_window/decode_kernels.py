@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  cb5d85dcb150142b
-#   text hash     1e1535697ff73f61
+#   content hash  64d5bb64cfaf5ed3
+#   text hash     37a64ce6101e8778
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b302fb94417df67d
-#   text hash     58f9fb79a1f61b7a
+#   content hash  4e0b621791f2fca0
+#   text hash     ab01aef3e615fd0a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  5c7d36c1c2de2697
-#   text hash     faf69a65428eb9ed
+#   content hash  e5fd0d5c5cb46ada
+#   text hash     03e71228ce092dc8
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

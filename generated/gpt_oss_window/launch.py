@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4e8d54a70cbe8577
-#   text hash     0cd1e9c6c2888ee9
+#   content hash  f12c1d9b8fa63410
+#   text hash     2c36e745a1d868df
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

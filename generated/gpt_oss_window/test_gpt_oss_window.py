@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  31fa9d3306f135ed
-#   text hash     7dc62b9ac9f4e786
+#   content hash  f59642820a9498e4
+#   text hash     7beb61fb0a3ef936
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9d3c5fdff14a08a6
-#   text hash     c6c04b4f0d0e67b8
+#   content hash  505e707ff9626864
+#   text hash     71cf744a1e6fd6fe
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  20cb68e1776cd329
-#   text hash     6468c41871c88047
+#   content hash  485617debf99ca96
+#   text hash     e24faace097c6a17
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6dbe6735ff47e706
-#   text hash     83513370e4b89a12
+#   content hash  9eef1f0531ca1eed
+#   text hash     e6c3e8567f6957f8
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

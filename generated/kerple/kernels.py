@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  11bb6ef70ad37d0b
-#   text hash     872c0fd931c9402c
+#   content hash  8da9e90fc1254807
+#   text hash     eac069cb0485705b
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

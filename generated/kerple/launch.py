@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3f6cb338cb8e6e79
-#   text hash     ab271c341a705af1
+#   content hash  05747ea31a8d21eb
+#   text hash     1deb97d5d6c8f5d9
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  78b4a8fd0071656f
-#   text hash     8e13ac9ef9d32ac8
+#   content hash  fffb7987f5a9b4bf
+#   text hash     e0feb23afd7db3c5
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

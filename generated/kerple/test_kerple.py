@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  fc1b26c2488c2448
-#   text hash     0faf1a09a89a6d0b
+#   content hash  405f63bf842982af
+#   text hash     f70307670342c207
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

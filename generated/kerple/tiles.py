@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  fd2dc8c1778b9ed9
-#   text hash     a1a38a37470c4d70
+#   content hash  2105b72a943be550
+#   text hash     6a2edcc68984fd9d
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  29fe1f323c380277
-#   text hash     54867ce519e3f306
+#   content hash  b85f3921aa715687
+#   text hash     cef69fe85dc3fb0a
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

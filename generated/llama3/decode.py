@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  298cd98d9d3ae1e2
-#   text hash     814c3c3244c233fa
+#   content hash  cc0734514b762c45
+#   text hash     eec6ff21df2a4749
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  40cf58991680ce86
-#   text hash     b175e2f948350463
+#   content hash  9a74670c4cfb2e6c
+#   text hash     3e075b819def5b31
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  43d77069a990d089
-#   text hash     931aa5fd209785a3
+#   content hash  83c11295d3f3db2f
+#   text hash     40019d85efb057bb
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

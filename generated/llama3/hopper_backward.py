@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f8596a84a25d6472
-#   text hash     27bc7849c30b46a4
+#   content hash  850a17b1a7c6731c
+#   text hash     7f7853058bd4b9aa
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  81ff2970963c233f
-#   text hash     131ff4460facdd61
+#   content hash  fae00583d91af456
+#   text hash     bbef9e692e547988
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

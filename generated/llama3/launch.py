@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8279ed81313fdafe
-#   text hash     f1fa33e9422df230
+#   content hash  38faea42384aede9
+#   text hash     f4adedaa8037f774
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

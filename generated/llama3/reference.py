@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  79859e2a603009f2
-#   text hash     a79c6243f4923878
+#   content hash  8571924fce170b01
+#   text hash     ded69505dd0e9ecc
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

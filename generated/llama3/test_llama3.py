@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  269a933944cf9204
-#   text hash     91d8211303320cf2
+#   content hash  f29420a5adf65170
+#   text hash     5165a4c16eab46bd
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0b753ef4fd68fe36
-#   text hash     cec88c25c2e54f6c
+#   content hash  85e3159308e916e0
+#   text hash     68e471f8286553fb
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

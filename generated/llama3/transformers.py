@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  00fac92807ebecf5
-#   text hash     333da68da1032a1a
+#   content hash  2805f50d567cdf09
+#   text hash     4ab172d49e6a3da9
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  60180dfcc900bbc7
-#   text hash     29c91ee9593c1d03
+#   content hash  1c4e710623817751
+#   text hash     068a6918f07e323a
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0ad002fcfac50936
-#   text hash     024b64f80845ef16
+#   content hash  4855f1325ba2b41d
+#   text hash     5c94ebc57abebd2a
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

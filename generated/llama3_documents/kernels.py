@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  1913a8023d362811
-#   text hash     dd2f0b8fb1b36300
+#   content hash  f98892155be961de
+#   text hash     8e41081fad49a8c2
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e7ac08d10e45b2dc
-#   text hash     79bdd8e81b005937
+#   content hash  ae0587c291949bf3
+#   text hash     f373cb92ed8936f6
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  6ffd15d63f1a99f7
-#   text hash     2def5150db2fe6cf
+#   content hash  0227e9bfcf63f273
+#   text hash     577c703e27e29f69
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

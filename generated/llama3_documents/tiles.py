@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  885c9f1f952c723e
-#   text hash     60187b135144dce8
+#   content hash  194585a45701ab82
+#   text hash     9d8e95c2773ecb2c
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

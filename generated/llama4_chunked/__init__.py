@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0897bd34ecbde8bc
-#   text hash     49050642cc2d9cf8
+#   content hash  a9ff3a4fa2ea0902
+#   text hash     e135e089fa6e69b5
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  900774d8d288264b
-#   text hash     3b27d1cf3e251803
+#   content hash  db4765b0c7498520
+#   text hash     859623839ad26dd4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  aedfb21b0498b991
-#   text hash     5c91ee6cf5b28503
+#   content hash  e5c7b01481f50644
+#   text hash     98008553eb3d017a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7a0022b8b19bf7ff
-#   text hash     006ec8bee58ce8a1
+#   content hash  d0075013698d8662
+#   text hash     5c959e967ca44083
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5f2c227de42e16fc
-#   text hash     dea25969a37a6b24
+#   content hash  8954e30620691549
+#   text hash     84fd383d2be9b4b0
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

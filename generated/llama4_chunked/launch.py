@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ff35e841ab43b91e
-#   text hash     c888c8701ca8d032
+#   content hash  d993f2c346d7c6c6
+#   text hash     17f07cf8f596b230
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

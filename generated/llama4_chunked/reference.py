@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a2dfba39600897af
-#   text hash     e4f5f3cc6c1381a8
+#   content hash  f95bdef75b1910ec
+#   text hash     5b18b012cd4ab105
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

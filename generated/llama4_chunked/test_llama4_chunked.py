@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d8bbc4f52f3b1104
-#   text hash     dcf25ba1089b949f
+#   content hash  a0fd6066100930b0
+#   text hash     9ac20112bb774fd7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

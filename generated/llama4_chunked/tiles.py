@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9a57de93cbec1cb4
-#   text hash     e551b3b39103a047
+#   content hash  1496eabbaceb92a3
+#   text hash     6382620e7237d944
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  43c22635f54a9bd7
-#   text hash     f47650dd7bdf3d33
+#   content hash  1d681d098fdcacac
+#   text hash     1681ce46bd5fee18
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

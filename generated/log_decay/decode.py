@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4e96a85d4e326246
-#   text hash     823624a0aeba40f2
+#   content hash  882a7f67b9394cd1
+#   text hash     5c808b7ccf75e569
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

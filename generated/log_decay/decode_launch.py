@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6eefd74420b12015
-#   text hash     a03a64f410d29323
+#   content hash  e66b131470cc9663
+#   text hash     b52ca6be0a2292fd
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1f20fa79a6e8b6c5
-#   text hash     614fdf091987bc94
+#   content hash  fc1b81e2406592b6
+#   text hash     103fe39a47676719
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

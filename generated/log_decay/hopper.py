@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  008e4f085e5d4d58
-#   text hash     ad7f62755f929ed9
+#   content hash  7e97cc4987d0abd9
+#   text hash     85cb1722f50c7ddc
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  24c6655bb7ba41b9
-#   text hash     476aa7c9b6560535
+#   content hash  8386376ef7eea713
+#   text hash     40ff629c0d32eb0a
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

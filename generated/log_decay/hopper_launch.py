@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  adc80f6383ec77b4
-#   text hash     3bfe15e04a59db0d
+#   content hash  d1e0b4570ce7aa34
+#   text hash     fb6b867af9f74666
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d5465b1c37255727
-#   text hash     ae0715492383483b
+#   content hash  d668625056d32170
+#   text hash     d194e7319c7dfccd
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

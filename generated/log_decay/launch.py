@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  75bd60be131179c3
-#   text hash     da9035e5219903d5
+#   content hash  bab200e319d7aee8
+#   text hash     9b27b81d0dfc2d73
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  fca58e2c882ff520
-#   text hash     a82fd084ccb0f160
+#   content hash  96c10379f6cf90d2
+#   text hash     897f0eadc63dd072
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  abafc7ebd43c3801
-#   text hash     cad370c7401f0d41
+#   content hash  885ab167819df898
+#   text hash     3476542dad14ce4d
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  13689bd56cc00c72
-#   text hash     58d3a4199a30608b
+#   content hash  16d3deebed5d2063
+#   text hash     d0411c9f45de255d
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

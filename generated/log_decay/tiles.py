@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  99b57cfea1e4bda5
-#   text hash     4aceea01875369a6
+#   content hash  864f27cda84d7fd5
+#   text hash     907cb965b4ba42e7
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

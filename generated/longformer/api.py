@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  1a59d2af084a69b3
-#   text hash     ac72b1a1a10077fa
+#   content hash  6a1b2c751a65956f
+#   text hash     2d0eb120ca3ad8bc
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

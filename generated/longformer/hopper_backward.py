@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  53b753271892b315
-#   text hash     e83aeefb2fa9315c
+#   content hash  2236943e5057ad96
+#   text hash     9575badaa0bd5e8e
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  eb643c9a66338a7e
-#   text hash     acc4a0264c2363fb
+#   content hash  c0cb7cf6fbdcc830
+#   text hash     1c4f7fcfc3116256
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2755f5b203c218b9
-#   text hash     8a19ece3f690b01f
+#   content hash  b825bbbfdd0da1a6
+#   text hash     755005eeca5f48af
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  7c0f650df0dbccd8
-#   text hash     5781e727f76956e2
+#   content hash  053f7bf6ffcbdc30
+#   text hash     cfa3d355687f5974
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d11e32c0a074c778
-#   text hash     392055e7116ac07c
+#   content hash  755caf00a215e3f9
+#   text hash     383aacd640342124
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

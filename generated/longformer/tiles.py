@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  11c0e5811da0fd5f
-#   text hash     e85dd72537c261a0
+#   content hash  aaa0746be53285fe
+#   text hash     540ff212dc473755
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1315e92a54accb60
-#   text hash     062b702f5f1c4320
+#   content hash  83b6f9c69ce67f53
+#   text hash     0939433a723c72ad
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  daca8030d185ac9c
-#   text hash     50a9dd40e8f0f482
+#   content hash  64974a5ebb321b68
+#   text hash     50007d85974a1097
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5e28763e33c691b9
-#   text hash     143c850aa41723a2
+#   content hash  83452b3bb00eb607
+#   text hash     53691673207a8de6
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

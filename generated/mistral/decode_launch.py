@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3fe16c6b50fdced3
-#   text hash     34cbd1d2a9114036
+#   content hash  78c66dee70815b4e
+#   text hash     90f35847ec6ea5bc
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d61c9ab8346a30d5
-#   text hash     6bf918d47bcc922e
+#   content hash  8382055f74df1b1d
+#   text hash     d49e379869013179
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  82f6add15aa4edc1
-#   text hash     313373063d2030ea
+#   content hash  76c3f2973bc6165c
+#   text hash     24521737410f88ff
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bb79b187b68d3b07
-#   text hash     e15740b3f7746844
+#   content hash  13aa461671f25bf6
+#   text hash     5aedd7690145f793
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  995a8d7c09d95cd1
-#   text hash     678af666f5bd3eb2
+#   content hash  025e4157c367f59a
+#   text hash     f122a25348af22e2
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

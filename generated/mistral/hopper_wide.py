@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  588f422275b469da
-#   text hash     4e681ec5f973690c
+#   content hash  e3d83c2cfdbc32f4
+#   text hash     cbd8fa6fe7a47758
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

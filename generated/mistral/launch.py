@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a0afca00bbe6d233
-#   text hash     4792c2e746475a29
+#   content hash  9e761dab8b76750e
+#   text hash     d52ec199f8dad4d1
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

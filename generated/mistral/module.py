@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c686ab7f0a27f6a2
-#   text hash     2598d17bd14998c6
+#   content hash  4649313e4488a887
+#   text hash     7ef640f7268ad939
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6c815a3745ddb606
-#   text hash     c8358e3f4cbb4c4a
+#   content hash  bf80d9df9f9d0d98
+#   text hash     95a9c5c8ec9e7166
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f47b6169106cc2f2
-#   text hash     52ca59161e36a814
+#   content hash  76946bc4742b2794
+#   text hash     14868302150c34bd
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

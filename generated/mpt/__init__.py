@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4e85e887685eebb4
-#   text hash     4ef1b29383d0cbe4
+#   content hash  40155125fc29daa7
+#   text hash     23618de7b99f787e
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3ba476fd6ac0a5af
-#   text hash     35b782514cd2c63c
+#   content hash  b627c213378cafa4
+#   text hash     dd412660dbea03c2
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  dda2d7ac35da492f
-#   text hash     196edaa4cd1c6169
+#   content hash  1af426feced2e835
+#   text hash     2db6dbf0f6b223df
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0a2b1ad02df1259a
-#   text hash     e0e9ad3274fe664a
+#   content hash  fd860c0577531394
+#   text hash     e27c2dcf83c02aba
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  81c6bdcbb230e996
-#   text hash     675bd800dc594d5f
+#   content hash  ada15f6f1c950a4e
+#   text hash     4534e6a14961b98d
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

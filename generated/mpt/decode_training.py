@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c82f9b251204d02c
-#   text hash     32d80856b0de0637
+#   content hash  14c699cb1fbcbd8d
+#   text hash     a976d94dbe80d23c
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

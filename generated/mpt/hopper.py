@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  716ca853c25ea6d5
-#   text hash     7daff9b71b2d2ca1
+#   content hash  d1a9e60af7dd5510
+#   text hash     b8ab8597c05b4afb
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

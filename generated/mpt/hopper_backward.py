@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7fad7d1e57333e32
-#   text hash     7d231a95b4bcc08f
+#   content hash  e166c9abca5cf899
+#   text hash     65ba46e8e8f3e6df
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  de21f5af2cf5d9fc
-#   text hash     fa14c1d70ac7e7f7
+#   content hash  a07b226a02db0b7d
+#   text hash     c9d0b526d8e8b099
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  35927e50713ca005
-#   text hash     7256cbc5a949af6a
+#   content hash  d3f20ecb396bd141
+#   text hash     b6f2678ef2560ddf
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a99b72c95d8c056d
-#   text hash     ae2977f793919e66
+#   content hash  bd0371e25265a918
+#   text hash     01787ed542ff0a6f
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0b92b0f3e5c4a8bf
-#   text hash     87efa9908fd4c9b5
+#   content hash  8f099f6b78f2c00a
+#   text hash     01ab5e5f2c0343ae
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e38a47641ff6a716
-#   text hash     0bceaad0c5c7e5c7
+#   content hash  5203c92ee72723f6
+#   text hash     0c38fbceb1fc269b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

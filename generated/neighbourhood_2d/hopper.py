@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0c045ad5500157b2
-#   text hash     c705b42f6de3b9cd
+#   content hash  f7c66d52303f2c30
+#   text hash     3e9eec2cbd161c15
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

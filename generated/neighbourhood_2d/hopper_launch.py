@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  db612d8e0953a607
-#   text hash     454306eaea3afbec
+#   content hash  d08e6f4eb0c17e39
+#   text hash     3aa40e15089ee9c4
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2cd0485a4c157200
-#   text hash     d896a4c6e2d0c74a
+#   content hash  455ef38787a4d183
+#   text hash     c54457b673795bea
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

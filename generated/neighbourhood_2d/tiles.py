@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  60fb29834bf3c4f8
-#   text hash     2a7ab4cb4dcc66dd
+#   content hash  df7c3fb6643c6dac
+#   text hash     f35dca64166fde00
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  441418e7748fd080
-#   text hash     5a52c1100355d416
+#   content hash  00fb65bc5721c0cd
+#   text hash     5a906e8db1c20a9b
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

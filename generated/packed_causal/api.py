@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  81d41086dd73f061
-#   text hash     83f593e319380e12
+#   content hash  828712cc34530f2b
+#   text hash     955854f64aa7aae5
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  96d96e0bbfb37887
-#   text hash     70c804958a043e59
+#   content hash  3a1825299b691987
+#   text hash     14b3dff5c9dc323c
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

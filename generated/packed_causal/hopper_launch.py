@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b03229cd415d6a16
-#   text hash     0932e402e732ec57
+#   content hash  f930cf00ab80f469
+#   text hash     705fea074b6865fe
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6d8d5411a27426d6
-#   text hash     47b29f1a45946724
+#   content hash  1a371480f3690049
+#   text hash     50c5c51e7eec976b
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ba643c33491b3467
-#   text hash     60b22d7efade97df
+#   content hash  9c18972f26223170
+#   text hash     d75e58b1fb3e4d9e
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  572b26501119dc8a
-#   text hash     084367d67dd47c99
+#   content hash  ceb3accc80902728
+#   text hash     eb97930aff9779bc
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

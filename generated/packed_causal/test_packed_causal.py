@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8a767ff6abe5234f
-#   text hash     4443c243513420dd
+#   content hash  d4c716a24b3fb47e
+#   text hash     1edf557452dc146f
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8371241b768cc2af
-#   text hash     fa6f73bef11e7175
+#   content hash  9477f4f92846a744
+#   text hash     1a43a5b4462d1984
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

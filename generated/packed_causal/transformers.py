@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b3868e76ee0c2e5a
-#   text hash     b4880169ca29ee7d
+#   content hash  4992ad4258387f1a
+#   text hash     f69f96119b5bb07e
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

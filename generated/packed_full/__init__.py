@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  dcf46b6a7457a6ef
-#   text hash     3dd1535ffb81bc1c
+#   content hash  318913509e27374e
+#   text hash     c32599984ed478af
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4b057d044eed72f7
-#   text hash     dfbbe80688d652fe
+#   content hash  5cbfc7802d9e75b3
+#   text hash     1d0e4ba3bb4e636e
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  dbd77410846a9534
-#   text hash     d7524da5ac03c3b9
+#   content hash  756c9889979e525a
+#   text hash     f5cc7dc368adc4a7
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

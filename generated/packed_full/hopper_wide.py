@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f1f0c277ab407e83
-#   text hash     bb63d3367b398661
+#   content hash  8fb7b8adfc828f8c
+#   text hash     e9c09d628835128e
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

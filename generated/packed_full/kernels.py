@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7d6ebf70c249153f
-#   text hash     b82d1c8ed8802b2f
+#   content hash  e2190d3bceb7f6a5
+#   text hash     aa108e3eda4e833a
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

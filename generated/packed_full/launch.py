@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  70539af2f72fe90c
-#   text hash     c9ba267376374e98
+#   content hash  6f8dbdda372b1f25
+#   text hash     b61e701b4dfb836e
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

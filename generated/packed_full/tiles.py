@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  485eb16a984602fd
-#   text hash     513cc80b889e708f
+#   content hash  392bc61cc49dacd3
+#   text hash     ccecc69744235fe7
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a3ee0c05189e3211
-#   text hash     b3ef3c034f13a792
+#   content hash  ecbeae39ccdfff38
+#   text hash     1748f173a65876d9
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

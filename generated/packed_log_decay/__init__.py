@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  db003c43c6b1f35a
-#   text hash     d2e7ebb2c9270b4d
+#   content hash  efdda52a1664d52e
+#   text hash     582d7adbd72d1270
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

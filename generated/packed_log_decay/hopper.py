@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  01298ab9c3dc21fb
-#   text hash     1f1319dfd4bcc0b3
+#   content hash  566ae4514a5faee0
+#   text hash     2c33c39bf5673798
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3b312d06291c8dd8
-#   text hash     7eb91c1850394b36
+#   content hash  dde97e6057df1e77
+#   text hash     74f129841d91ccf1
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

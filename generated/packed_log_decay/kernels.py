@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  50aa913978a2afe4
-#   text hash     a551550df5b02e06
+#   content hash  34a8e0d59335382e
+#   text hash     3c7232446c1a4e5e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c03b8085cb5e23f2
-#   text hash     2230b99cc499c85a
+#   content hash  c0e0d1275fbe3539
+#   text hash     8af7381061dc8a54
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7463ab02fa8d643f
-#   text hash     87d172f548b12704
+#   content hash  13b519a4f0b081cd
+#   text hash     9bf8d618bd8d6590
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  08af0cafb487986f
-#   text hash     5521377f00b7012e
+#   content hash  b5d5306476e601d6
+#   text hash     6e0fd4c618113b95
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  aa757b12f2a0340c
-#   text hash     b7cdd5cb25fda87c
+#   content hash  f5c6431e106cef1b
+#   text hash     d631307f3a893e76
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

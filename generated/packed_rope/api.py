@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  88c3129ca1614036
-#   text hash     6267109ea90c71ab
+#   content hash  6e4c862ac5227865
+#   text hash     940c731db49fd471
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

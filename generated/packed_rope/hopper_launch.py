@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c6c3e30742788907
-#   text hash     26796a8c3314c82c
+#   content hash  337321441364d50a
+#   text hash     653ef8108ac682d7
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

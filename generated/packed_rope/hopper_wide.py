@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5f76d5b1efe38697
-#   text hash     69f8ea62e0934829
+#   content hash  acc03e68347570e9
+#   text hash     96665be750d93b28
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  cb6e060aa30ca8e4
-#   text hash     f28c6e5b063b09f1
+#   content hash  cfe77702f6385058
+#   text hash     e3edc8af5cfd4af3
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d36b3857db17d0ad
-#   text hash     68e0f9ee14565e20
+#   content hash  d3f1b0c6c305ce6a
+#   text hash     c01ebd6687acc9ce
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6958f950393b9c10
-#   text hash     edf8462a88440177
+#   content hash  4df44f22d8cdd06e
+#   text hash     f84267bcf1ccb7ef
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0b81b6309eada49b
-#   text hash     de7011b34f329e54
+#   content hash  259c3c57dd5724ac
+#   text hash     d6e83c07f647fcd5
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

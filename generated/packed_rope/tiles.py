@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  06c10c666c6cb426
-#   text hash     83d4091a98c71a33
+#   content hash  145e4971f19bbc66
+#   text hash     3473c57d0aa30a08
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

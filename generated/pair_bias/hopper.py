@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b95787611587e280
-#   text hash     c659c1015d076efd
+#   content hash  ce09d487ec8e0f2f
+#   text hash     63b1a4222af6bab8
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6fccc3681d78b2ea
-#   text hash     cf37900ef614d143
+#   content hash  77715d510336b57c
+#   text hash     2097ba905010e13d
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

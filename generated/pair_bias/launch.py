@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  1eb91c04eb05f338
-#   text hash     e9157d3dd8e7be45
+#   content hash  7b53fe4741187486
+#   text hash     636747e94d6d970c
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

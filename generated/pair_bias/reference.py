@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  439b67c9f3a58d65
-#   text hash     63e8f72a98d17903
+#   content hash  5144a588fcdc75fa
+#   text hash     ecbad40b6f193f72
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

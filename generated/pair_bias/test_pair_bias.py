@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5c5c943a05a41a23
-#   text hash     02472c66f8128f5a
+#   content hash  4a5e44f63ec984f1
+#   text hash     c8fc02592ff57835
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  1a44a9f6ed5ebd9f
-#   text hash     5f755a11c17adf65
+#   content hash  a4bfe5c170c633c9
+#   text hash     0cc909ce44b281c0
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

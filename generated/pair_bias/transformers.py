@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c3eac103e89a821c
-#   text hash     447bba947e171d1b
+#   content hash  7273bd3d1f3921c1
+#   text hash     8757dadd9b16bbe9
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

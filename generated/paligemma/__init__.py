@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  79cef11abfb73074
-#   text hash     0f74f34b7b4f95cc
+#   content hash  c18cf15ea9c63578
+#   text hash     7552722e0a9058c2
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ee1b130fb63c62a6
-#   text hash     07f93832ea6ca42a
+#   content hash  f92f08bfc2d35b50
+#   text hash     5f28cf0f76e96646
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

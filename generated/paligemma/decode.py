@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  435fe51c3141c2ea
-#   text hash     b393bdc2a91f509d
+#   content hash  b2c5d23070dd2b15
+#   text hash     0b3bf1b88083a856
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a8ef92d774a90b23
-#   text hash     d5de463d3f8ea055
+#   content hash  c6f424ff80d525eb
+#   text hash     76ed52456fd0028b
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

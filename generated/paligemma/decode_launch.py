@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a3572f5fb6b66f79
-#   text hash     846819e2c80ecf68
+#   content hash  4f1c7ea755972d1a
+#   text hash     08cc66277eab1fbd
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7af3d5fd93a824ce
-#   text hash     8753db5fcbfa5083
+#   content hash  21e978bd3389629a
+#   text hash     4ef5a0788c27f463
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

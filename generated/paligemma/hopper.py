@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4a71ac901f5c5812
-#   text hash     dfa4418f1173f041
+#   content hash  b2457dc9fc95eaac
+#   text hash     88b9023c94b6ba8f
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4b9f3a5af030526b
-#   text hash     221194e09b25a04d
+#   content hash  a8133ef570d1bdad
+#   text hash     15f978bd6da2fd3e
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  98e062131873b990
-#   text hash     a1873b45bfd4a088
+#   content hash  e0ab9e36df45dc49
+#   text hash     fb2249400efaa069
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8ce2572a68a0cde0
-#   text hash     f01f668c1962663e
+#   content hash  59203fe2b044f5cb
+#   text hash     ee95a1953281782e
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

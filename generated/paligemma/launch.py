@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b988253fd748b6c6
-#   text hash     bfa2b6c0511ba594
+#   content hash  9c7832b104304709
+#   text hash     2f54bcb5c734b8de
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3a3c7dfc4fb75fe9
-#   text hash     7b3cbbcdead1a96a
+#   content hash  c090f7c1530dc708
+#   text hash     019d4b28e23f68bd
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

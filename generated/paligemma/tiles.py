@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c77e528b0fc0dc5b
-#   text hash     bc863de835176729
+#   content hash  9cedccc02fb5783b
+#   text hash     f7bdf50a5b8bb6ec
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

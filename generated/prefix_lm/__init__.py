@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  16318a99f4236fd7
-#   text hash     a2089f9fc34dbaa2
+#   content hash  245357d6edb08dbc
+#   text hash     c0fb68fef68dfc40
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

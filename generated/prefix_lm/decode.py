@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0674180a151fc7cd
-#   text hash     980eb671ceb70acf
+#   content hash  89d4d11309646c72
+#   text hash     dbed26efca0d0c61
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f9ed50e561930b97
-#   text hash     2f9cccbfb9ae626d
+#   content hash  01e9d6ba8416ada6
+#   text hash     1ec2d18856bbad32
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

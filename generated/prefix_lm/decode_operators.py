@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b2cedc678da5fb55
-#   text hash     ae82f15a3a822bee
+#   content hash  559db13ca29646e6
+#   text hash     adc3763691c7b910
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  95fe694c67246c10
-#   text hash     4ea7889a41fdd62e
+#   content hash  4a85549adff0975f
+#   text hash     49863b26e3775c61
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8e6ef995027aa184
-#   text hash     da385a964ca65dd9
+#   content hash  87893bdd8eb7e18c
+#   text hash     92a16713a6105eaf
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  03e28dfcb2c460c8
-#   text hash     09ecc60ba11213af
+#   content hash  fa84a5f01419b7ce
+#   text hash     182048f335779807
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d08f785c6d61951a
-#   text hash     d26b358676c5ba85
+#   content hash  54fe526ce4204f4f
+#   text hash     da2ddeb39989e5c9
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

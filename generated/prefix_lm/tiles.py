@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0aafb3cd98d70ec1
-#   text hash     49a4cb9295133d7c
+#   content hash  0e213a592c45ae99
+#   text hash     79217f5ba62201b3
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6f48748e793da3d8
-#   text hash     cd0379105106211d
+#   content hash  0b8ee80e96ab7a5b
+#   text hash     af45bddda1c1accc
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

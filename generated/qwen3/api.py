@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  74095c14453522d7
-#   text hash     af4a8ea0bed6a074
+#   content hash  730f2005c72c463a
+#   text hash     ec043efce8e87938
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e936df25302f2683
-#   text hash     170f5c3f5217c9ce
+#   content hash  29424ba6d7c49040
+#   text hash     c2c56e690cdc8a53
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

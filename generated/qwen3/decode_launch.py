@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  075473d0aa1f7789
-#   text hash     6b218293e54b3a92
+#   content hash  f69384218e23a1f3
+#   text hash     14277f2dd01e24dd
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a687fdbba4c1a27e
-#   text hash     4010f48203c22859
+#   content hash  716c467dbc5a0433
+#   text hash     12cb1e8888834196
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  bd8fb998929d09d4
-#   text hash     d117c3fe03442239
+#   content hash  a0dba7ecea38bc60
+#   text hash     67d3bc5c0011bf93
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

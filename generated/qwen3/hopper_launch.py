@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6728d3dbc8e550aa
-#   text hash     2ec9e448c9b813ee
+#   content hash  8947586885c13d68
+#   text hash     077dbe10a6c02c3a
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e4bbf2b43cbfb79c
-#   text hash     257dbdaba6cac729
+#   content hash  8980eebef5777d3f
+#   text hash     e740a3addf474d01
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

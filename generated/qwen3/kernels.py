@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  32fd38a06ac0a227
-#   text hash     c1bc4b11abd20fde
+#   content hash  8d65027a978a792f
+#   text hash     81a663d711164346
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

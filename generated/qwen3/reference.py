@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a12c78f28474b5e9
-#   text hash     0733b0a2d9ee7da9
+#   content hash  b8aa905d8205a60a
+#   text hash     502e288d17df6a87
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

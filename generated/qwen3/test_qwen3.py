@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8c213aa59c2fc56c
-#   text hash     65ca10abca3aae44
+#   content hash  d2410259d9a68419
+#   text hash     e78203f934724a8f
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  acba0cdf2e14faca
-#   text hash     e43570b613803809
+#   content hash  295c24956a4241a3
+#   text hash     9000cf4ba5e5294e
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

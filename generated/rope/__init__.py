@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0962c0ea95aaeda6
-#   text hash     d2bad3147feb9099
+#   content hash  05880478920dde69
+#   text hash     b0fe3f41b1c899d0
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  99732364df7c0f5c
-#   text hash     4829de898b6995b7
+#   content hash  27bbafe3b1cbcffa
+#   text hash     83e14c2ade343a4a
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

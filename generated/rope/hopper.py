@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e1db764f412ef8b5
-#   text hash     dc18ee6cf8d8207d
+#   content hash  200badfc74aa6aae
+#   text hash     5be6cbd9c160ccca
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

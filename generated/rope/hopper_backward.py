@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  09492ed1502c6c09
-#   text hash     ed4c0800107a9f96
+#   content hash  c8e88495943985d9
+#   text hash     756c9164095cb565
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  2a8b7755a04fe065
-#   text hash     7466be25d346f812
+#   content hash  bdcee75d1df7ff60
+#   text hash     65f2cb0b329fa517
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  3f3470125f551595
-#   text hash     04a689933ac6438f
+#   content hash  b275e20dc9849b36
+#   text hash     3608cf8d57167a00
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

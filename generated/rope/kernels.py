@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0106a93b425074e9
-#   text hash     7b00689723a4ce11
+#   content hash  06481d5304ba1e43
+#   text hash     87c4ad2786fca7bc
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

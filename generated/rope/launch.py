@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1e261a5cd4fc8af1
-#   text hash     6510246ca992f511
+#   content hash  5a49d06949207167
+#   text hash     088cfb31e2336408
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a34300d036400e20
-#   text hash     05ac9a8a35219eb8
+#   content hash  8266f38fa3381643
+#   text hash     5babacde5edb6427
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

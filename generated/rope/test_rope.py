@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  37d38605b88402c9
-#   text hash     995034970da093e6
+#   content hash  16c42edfd4172474
+#   text hash     39b697c2fa8d571b
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e4d74e186285cbcd
-#   text hash     c35e2a1d96e50f83
+#   content hash  c3f1c65e49f6d55d
+#   text hash     f057129846fb1b16
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  2d022ef9ed0e319f
-#   text hash     8ec9ba109e29c932
+#   content hash  f6a589d7a0b2e73a
+#   text hash     678156c26b7044f8
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

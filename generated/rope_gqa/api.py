@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f400bbe2c854aca5
-#   text hash     4e1efd39766dc15c
+#   content hash  246335e4e47337e8
+#   text hash     cecb79c2c1c6d878
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

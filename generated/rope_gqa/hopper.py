@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6daaebfb2ef8a43b
-#   text hash     119dcf047f2940a7
+#   content hash  3cca2ce2ee3dbcb9
+#   text hash     67b88f3045f09c6d
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

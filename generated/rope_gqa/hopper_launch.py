@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  084272fc3beb1379
-#   text hash     7922ee3925920529
+#   content hash  6b0fb2fe9f2ffabf
+#   text hash     d2d6bfeca7f73b60
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

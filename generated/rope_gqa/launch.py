@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d18f61a0fd1deb3d
-#   text hash     e1f54a402425617a
+#   content hash  fe550841ecacec94
+#   text hash     3767c3da08d0fbc4
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

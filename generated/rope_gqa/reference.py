@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  419324165a538ee7
-#   text hash     7cbaa1b9c859c576
+#   content hash  17db30e54c7efb76
+#   text hash     f27444819c339cb7
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  fdd7e6e8d0c2ff41
-#   text hash     b41aad3ed2e19a10
+#   content hash  ec276537e9056344
+#   text hash     18a4e506100c2710
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

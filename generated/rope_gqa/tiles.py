@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  69be6219d5e802f2
-#   text hash     6c37c38036890ac1
+#   content hash  6321722a0750a337
+#   text hash     92f95a23d16cf1af
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6af42154380af6b0
-#   text hash     993b2c4a728bb837
+#   content hash  3a2b4fbdb03cda0d
+#   text hash     8b1c4d572994d404
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e376bf74b9f51bd2
-#   text hash     f854e1081aafaa76
+#   content hash  26016f33c23c9a6f
+#   text hash     2a620d6fd0cb77cd
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  03f558a7e3ee6ed3
-#   text hash     16a615a9a1b0550f
+#   content hash  fa4f920afe7b6605
+#   text hash     4207766633de7e20
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  cf1f5f8ab54d18d8
-#   text hash     39f16f465eb624f0
+#   content hash  d7fb27657f74fd9e
+#   text hash     3e7f06014835692c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

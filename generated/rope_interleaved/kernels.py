@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d5836fd65f17ab93
-#   text hash     f4919e1cedb1842b
+#   content hash  fa4faba6b06d4dbb
+#   text hash     e63c1704589b077a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

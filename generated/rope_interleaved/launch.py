@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2f61ca37dfcf0ed2
-#   text hash     62cad10931e575b8
+#   content hash  d4fef5cd3b5e9b6a
+#   text hash     74c802dd9934f918
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4c49fd69d25eb038
-#   text hash     0a4bb6db418d371f
+#   content hash  ed45661a83db9e65
+#   text hash     8bb5ecd33e8718ff
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  622f47f8749a74ac
-#   text hash     e162e3ef82d48817
+#   content hash  1dc3ac2fb298e4db
+#   text hash     d475e7ecc702855f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d7eebddc686b852a
-#   text hash     0246301f4c5c73e4
+#   content hash  d4364c94fd6c4b5c
+#   text hash     b4f1e51ac59ccf8b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  98bd8e7e7fbf0127
-#   text hash     45bb1a21b32795ad
+#   content hash  da792d1551d2fe01
+#   text hash     8a5d0982d53e2643
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

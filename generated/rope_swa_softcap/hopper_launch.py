@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  533e1cce26f12e76
-#   text hash     037974aca6699485
+#   content hash  a0d0977813039648
+#   text hash     9143446aaa1bdbd6
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

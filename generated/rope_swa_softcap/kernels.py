@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4e5ed57917dde95b
-#   text hash     e4b39c864c239d79
+#   content hash  c968cc861d55e7e0
+#   text hash     4fd1ca89f0b42a77
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  1ac728cab65a98c6
-#   text hash     28edd298306bbfcd
+#   content hash  291aacb1b359d7f8
+#   text hash     72f5db7d3fd0e109
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  88393b30b7ea0d89
-#   text hash     de759d4688385b16
+#   content hash  d601ad0584462a34
+#   text hash     5ed5b664e4734f20
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e0751a706e74714c
-#   text hash     572011c48f2f6d4a
+#   content hash  436c8459f28000b0
+#   text hash     cfcec43d37fc8a1d
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

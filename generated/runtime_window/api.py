@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6fdef2254902e5d0
-#   text hash     505bf3aa1eb4808b
+#   content hash  80d556dc56d20162
+#   text hash     887820a2b7c1c473
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  88b107104e4a1c87
-#   text hash     06cbebac561cfb4e
+#   content hash  e14caece5694903f
+#   text hash     1be72e0d73bdfe58
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  04964129a4ed54c8
-#   text hash     bf55d0a6baf74d57
+#   content hash  a9ba952e62adb760
+#   text hash     2bf7a3aff7e981de
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4e14445a2bc1205c
-#   text hash     ae42b90d8a9be8d5
+#   content hash  7da51346d41ade96
+#   text hash     6681a7f2190ea13d
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

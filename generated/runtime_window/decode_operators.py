@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  aad0f540f563f0b8
-#   text hash     9030aff2039dcfc4
+#   content hash  09c13925ca61bc71
+#   text hash     0b3cb6beec896029
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

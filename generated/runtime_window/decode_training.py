@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f2683098983da474
-#   text hash     d8b6fdcb53059836
+#   content hash  a5e8e537fd0ef390
+#   text hash     3e148a5c072485d7
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

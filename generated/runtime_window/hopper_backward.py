@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ee60c52ba36cdb95
-#   text hash     c78b9221fe354fdd
+#   content hash  67b814655b9f65d4
+#   text hash     a0ae0c69440d1c41
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  bc5d4a045a691662
-#   text hash     3538d51b952abf1e
+#   content hash  0bddca317ddf27cf
+#   text hash     d853cec00e819825
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c7a4235c834fac49
-#   text hash     ea00a47430e67d1b
+#   content hash  8df56d7616431f59
+#   text hash     4ff3bec466d8195c
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

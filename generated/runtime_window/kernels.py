@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b21f6d43c0d49da2
-#   text hash     63d5ae085d00648d
+#   content hash  778742a78789d723
+#   text hash     cf470c4c2090951f
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

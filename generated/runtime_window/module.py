@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a7a26c5ca5221064
-#   text hash     56b44ee4087b0e45
+#   content hash  1bc0237332eb8428
+#   text hash     25398ce8673c0e73
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  06da2bddca243344
-#   text hash     8c5a97f5ae514889
+#   content hash  4c2607a500e460d9
+#   text hash     38a8b3622bbb61c5
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

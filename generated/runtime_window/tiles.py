@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  abd7cc45cef9d8f6
-#   text hash     71d9b70fb81fbbe5
+#   content hash  2cf783c5b3dd26e6
+#   text hash     53108369dc02464c
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  45ac70465cb33130
-#   text hash     f9d5eade150dbd24
+#   content hash  74576f1c362d5ad4
+#   text hash     585474d56c430aa4
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

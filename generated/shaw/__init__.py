@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c1c669ccf03cdee1
-#   text hash     eb3f1e1c4655e94a
+#   content hash  07ed3d509f355cc3
+#   text hash     98c113e9869e0834
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

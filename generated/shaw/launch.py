@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b1107f13068cbc0c
-#   text hash     06cb57f1c12b81b0
+#   content hash  152f553a5f5785fe
+#   text hash     1f05c4b7bc42734b
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  3ddbfbde8c0d6d50
-#   text hash     80ed17cc052a16df
+#   content hash  5575c12312c27c01
+#   text hash     32c773632646212d
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

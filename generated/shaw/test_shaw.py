@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  4925a805e7472a6e
-#   text hash     f80cd255d2a8a290
+#   content hash  b945d359e31f821f
+#   text hash     20e761a2a5862ada
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  fc2dcae8607e52f7
-#   text hash     8353490eb0ffd299
+#   content hash  a86227c23211d321
+#   text hash     e457fe67e72c4b56
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5da8e9409ccb712a
-#   text hash     aaf4e9122c4c2f1f
+#   content hash  5a71e7696737151d
+#   text hash     17cf6bc3e6c51c44
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5c09403c7bbe1484
-#   text hash     7b603f33c599b5b4
+#   content hash  a42fb1dc02af2145
+#   text hash     e7a743c2a792205a
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4b70ace37d112b08
-#   text hash     551365397d004426
+#   content hash  8dbac0fdb184d1f2
+#   text hash     db58e59055137c28
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

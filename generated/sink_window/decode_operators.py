@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6ecb372bbeb244f5
-#   text hash     d1a4b57a5692b814
+#   content hash  c860158000acfed8
+#   text hash     0c786a8ddd944d8a
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

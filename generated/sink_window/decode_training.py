@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  cf6a5b42731220aa
-#   text hash     985837d4791b2c0a
+#   content hash  16a432aae4d8ff1f
+#   text hash     e88f3298eb9b0b3e
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

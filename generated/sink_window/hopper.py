@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fdd65991c06f6801
-#   text hash     4dd377d247ac8c73
+#   content hash  4957e56add4cbfb0
+#   text hash     d4c906e5489274ff
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

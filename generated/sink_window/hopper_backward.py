@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9019003a0cd61d57
-#   text hash     245555ed2946459b
+#   content hash  3acdfe57a6f619c2
+#   text hash     05cb42b9cf7677ca
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

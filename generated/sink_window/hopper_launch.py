@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8293d24a67f41a9a
-#   text hash     2c83d5230d265628
+#   content hash  5b083e1fbb8aeaa5
+#   text hash     6732f6cfec4f18af
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

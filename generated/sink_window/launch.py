@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ca5674f9af51e407
-#   text hash     152017e6659f45f2
+#   content hash  9d6fc022827ec24f
+#   text hash     8d21090b11854258
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

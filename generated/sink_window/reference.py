@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4c4c125283dbee82
-#   text hash     4da35d514fbbc700
+#   content hash  ec936e458e4decc0
+#   text hash     3110eef09322362c
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f9b5c5c8eab39f54
-#   text hash     a3433baff9389db9
+#   content hash  a6c361712aa46511
+#   text hash     7eda91022a8b5ed5
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  aeb2fc9f48172744
-#   text hash     9e57ab75ad54fe3d
+#   content hash  23bcbbd56a550d7e
+#   text hash     5bdd3c5f5afc463d
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5b28848cd3d22328
-#   text hash     401a676e2b899fa8
+#   content hash  b0673e640e7eac81
+#   text hash     a0b7e4c72d3ff4ff
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

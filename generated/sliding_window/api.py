@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d136f8485c0c2889
-#   text hash     9df5b57ed16799bc
+#   content hash  485ce323853c8653
+#   text hash     c6e49cdb2d90c4cb
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ec8f6f0b81cb1853
-#   text hash     5fa0825f676d1dd6
+#   content hash  bf278af9702f0ed9
+#   text hash     c79ec7a732ffd1cb
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  070a76e24f5bb03f
-#   text hash     396e741c0e2d5395
+#   content hash  ff9cd403d01aa50a
+#   text hash     1c69d0fc69b192d4
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d4e0f94f3f765c93
-#   text hash     396971381f63b996
+#   content hash  7410ffb0f5ffcdd4
+#   text hash     78f128deaf4ab45d
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4b07d9c0e1cc8f55
-#   text hash     f646c33ccb6f4e2e
+#   content hash  71986fd1a7e724b0
+#   text hash     f8591cda9f4adaae
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  eb0fc7081de47c40
-#   text hash     a6ef01373f7df6b6
+#   content hash  8211757a72f6a7b5
+#   text hash     17fc8518844e03e4
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

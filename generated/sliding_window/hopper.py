@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a3dfdf4605a6406b
-#   text hash     ffbd0cd1edd2955d
+#   content hash  121fd7e0e19bf4ef
+#   text hash     b3b61252b8a0c2d5
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

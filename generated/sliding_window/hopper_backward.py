@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  88b80bf04518d35d
-#   text hash     f945a4affeee7f4d
+#   content hash  4069a560cd16cc2b
+#   text hash     7be0faf0bf961fc2
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d965352a3d05a8f2
-#   text hash     123db57ecc916b0a
+#   content hash  71848a712b7267b7
+#   text hash     b6bce0eb430af312
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

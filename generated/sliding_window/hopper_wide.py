@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8a4b7f854e3d1d4c
-#   text hash     2c5505f7bfe790c2
+#   content hash  b82be908e0373688
+#   text hash     c25422528320c07b
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

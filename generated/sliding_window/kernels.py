@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  699e5a661f8be30c
-#   text hash     52fac7c125b2c9b0
+#   content hash  2a33e023d3fe6057
+#   text hash     a9fdeff7595ea251
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

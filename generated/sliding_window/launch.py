@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8263fb978d0096fc
-#   text hash     948ae86520f79184
+#   content hash  6f5cc79393ea95bf
+#   text hash     abf10f22a3cd68e3
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

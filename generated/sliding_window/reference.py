@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  18fe1906eaa89779
-#   text hash     0a88998e8b078821
+#   content hash  ba8186a98a154491
+#   text hash     d1cb564cf9bb57fd
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

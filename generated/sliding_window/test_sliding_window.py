@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  165315a74e4ef3f7
-#   text hash     50c60a680ef67842
+#   content hash  5299b58ff8546010
+#   text hash     9c65d0907dae689b
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7e68343e8c8f76ae
-#   text hash     39a118bd08af1a67
+#   content hash  ef47b5ac53359f30
+#   text hash     e974c24347dfc6d3
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  80c43f0bad532690
-#   text hash     8378dd371ee74b70
+#   content hash  917f8cb0ca0d541d
+#   text hash     a84047069f6d449f
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  228f271cd9abef6a
-#   text hash     9cd2e091e6c8f0b0
+#   content hash  37a72d65a2a04cee
+#   text hash     57464b767b8e5b5a
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9fd3180cad5c7ead
-#   text hash     cdbf8d49bde21f3f
+#   content hash  e06e261fcd4d3b0b
+#   text hash     a24f735ba9ab8d44
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

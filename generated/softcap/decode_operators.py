@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c2e71965a569506c
-#   text hash     7ece39f568e8dd04
+#   content hash  657b21a427e3af48
+#   text hash     95e201bba755c873
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  60e994d8ddccbe2d
-#   text hash     990e668e1504c651
+#   content hash  b7d95a264d413b70
+#   text hash     d4139945565dce66
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  70ec0b0fdf204701
-#   text hash     a20808de34986f8e
+#   content hash  8dbbc13fce3212f9
+#   text hash     f5078cb1f96855aa
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5fa5278d67e495d7
-#   text hash     a9799375f5e598fc
+#   content hash  ec1a98775d6e42f1
+#   text hash     c10e8bd820b7d427
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

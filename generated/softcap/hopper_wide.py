@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1bb6ba003a67cfbd
-#   text hash     d739e3d8c02a73b4
+#   content hash  1d51e7f14bcb0198
+#   text hash     bfb72093b14472ed
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

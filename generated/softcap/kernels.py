@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c73175f441ce309e
-#   text hash     23544972cf13e23d
+#   content hash  0c373dc206d76986
+#   text hash     4cd6633ee4ff12fc
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d34e38975a1bfe53
-#   text hash     5441ce2c1c24bb1b
+#   content hash  32e779417bc83b06
+#   text hash     e0800f8d07ff72e7
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b328217b23098b2d
-#   text hash     e0d0fc732719efd7
+#   content hash  cf055912947fde83
+#   text hash     21f241b6e11e59eb
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bd02d3617b8b99c1
-#   text hash     691744bb052357b7
+#   content hash  bfc75b2f65991b53
+#   text hash     d161c061758ad6ca
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  db4ea6f5d6114aad
-#   text hash     1ab57a19f2064877
+#   content hash  266d4b606bf299e6
+#   text hash     3440a86910114523
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f60478124f746ca2
-#   text hash     7108a22525000ca1
+#   content hash  546ec365bf82849c
+#   text hash     de705ac3a984ee40
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d917089c695c8a0e
-#   text hash     16296e85fb650111
+#   content hash  2937d6eeb9cbe7ef
+#   text hash     bf04b2930661f13c
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  870dbdae1d258a59
-#   text hash     f677493cc495e2b3
+#   content hash  e817f4ea3214cc91
+#   text hash     d5d9e1f40d4cf41f
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  63cd4aac42cdca3a
-#   text hash     24c69cb48fc09a4a
+#   content hash  ceab440d35272b6a
+#   text hash     5267f2f4707ee6e5
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  dd1199d4958c6d8e
-#   text hash     e93b3682de09af0f
+#   content hash  edc0611d29fdbf9f
+#   text hash     de71ce28e77efbf6
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

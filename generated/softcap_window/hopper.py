@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d78135d1b24849aa
-#   text hash     e501cdad8c77063c
+#   content hash  80e9101ea46dee04
+#   text hash     735c8d32e41db7c5
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

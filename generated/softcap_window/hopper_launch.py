@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b69dce052f2b1922
-#   text hash     f4bb667d6d38de45
+#   content hash  68cbaa7883c44c2f
+#   text hash     c9addbcc284cbe4d
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

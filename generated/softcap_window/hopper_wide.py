@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f92374cbd38c78b8
-#   text hash     202170025bdb977e
+#   content hash  7781a4ce2c0a187b
+#   text hash     1ca77e7c62f29682
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

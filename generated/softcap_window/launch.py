@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e8badca8d580351b
-#   text hash     e4228f0d610a38c9
+#   content hash  59fce5c3c574a0ca
+#   text hash     1e7a8ca80905d764
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

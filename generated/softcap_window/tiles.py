@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  857336ee04520c15
-#   text hash     be24d4822ad82ed3
+#   content hash  501ba30108981a61
+#   text hash     b3cd0985bd5fbcc8
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

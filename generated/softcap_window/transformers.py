@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7dc706c2b2dfa259
-#   text hash     0dc38c5592f91b33
+#   content hash  cab2fd7bf1d30244
+#   text hash     05e149a8651275ad
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

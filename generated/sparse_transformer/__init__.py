@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a816ab0ed53b531f
-#   text hash     0a1205190aaf7430
+#   content hash  cb0b0525b479c4be
+#   text hash     5b4c784e1eaa1313
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6031ac262809512b
-#   text hash     d1a7a065414785e2
+#   content hash  fbc36e00d599a141
+#   text hash     b4c7a78fd9249aad
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  03b0b5bb95f7f1d1
-#   text hash     aeb223f6ba0b0f38
+#   content hash  d2ee32b7b5588b65
+#   text hash     4303970da1169695
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

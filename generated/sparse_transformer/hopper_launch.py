@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f03b446c3dd36de1
-#   text hash     e69cbfa505033ba2
+#   content hash  70210f28d6f2a1ac
+#   text hash     cc9d8c17a003fc98
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

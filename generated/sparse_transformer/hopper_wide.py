@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  61961a8df3d55040
-#   text hash     cab5704db441a9d7
+#   content hash  6792e9e01633c450
+#   text hash     f65c7f47d5fa68ba
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a272144b81ecbcf9
-#   text hash     86dcb360f57c8c47
+#   content hash  4c9af478d2d3cb01
+#   text hash     d41b786452fd4243
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  be26a4c4f991a6f0
-#   text hash     72334926a976b8ca
+#   content hash  10d36932c5700f71
+#   text hash     b9e580fa9e943193
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

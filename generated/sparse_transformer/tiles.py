@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ac9b4ecfc920cbfb
-#   text hash     93aaa27afb0de773
+#   content hash  89f3037676a8e829
+#   text hash     8f3128a250a129da
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

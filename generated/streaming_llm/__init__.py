@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f3580cd72b67a338
-#   text hash     3b9d58604b1f9014
+#   content hash  93434b8f8a41d0c8
+#   text hash     8bcef675562d4cac
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

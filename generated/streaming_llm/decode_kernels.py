@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  48154e8d983777d2
-#   text hash     f22ad8cee2ca6437
+#   content hash  0b82bd0ba42aae54
+#   text hash     b9781be38f6d458d
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

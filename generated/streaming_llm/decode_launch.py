@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c43e1530537db96e
-#   text hash     9a5ff9214b248a9d
+#   content hash  ad9c1a12b65ebcaa
+#   text hash     0c6740b62e8f2d83
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  64e887e6b0f6ddc2
-#   text hash     a8ff5c9f804367fd
+#   content hash  0cacf8df2438b7c7
+#   text hash     d47936d0e461ca5c
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  218068a8b0d2bbb3
-#   text hash     f4b41bc0234d3e23
+#   content hash  785e131fa8b5947e
+#   text hash     37d0790f24b459d3
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0f919f29b5d94d2b
-#   text hash     d4cdfec92a881687
+#   content hash  1881b82a13aba8ed
+#   text hash     1b530bc68ecd301f
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7e1b4f8f8279628c
-#   text hash     5a27e72805bd970e
+#   content hash  f984fbb2157d884a
+#   text hash     5e4fbcb1b52ea44a
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  01181bf7247eba76
-#   text hash     3385c9a83f90ded9
+#   content hash  3d672573dad73621
+#   text hash     36fa798c2f6c9779
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

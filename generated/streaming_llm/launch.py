@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  db95beb5d9efac2f
-#   text hash     74feba8074269176
+#   content hash  d32880fe6a59da81
+#   text hash     81e19d6599659ac9
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  24a796b9e1d5fb16
-#   text hash     5960d305ee93b999
+#   content hash  cf8ec7336bb2699d
+#   text hash     c44e1c87297018cf
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b6116f5a46703f57
-#   text hash     3a960cd5fd908ca0
+#   content hash  965a0e64bd5e565b
+#   text hash     5ee7d4bbff496adc
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e44b89427dd295fb
-#   text hash     1440be750becaa60
+#   content hash  f91ae2e65e1af9d6
+#   text hash     22387004f2e850ec
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

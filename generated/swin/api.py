@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f19dbb23b344be59
-#   text hash     e5482f5a55f2d23e
+#   content hash  1c40044992fad903
+#   text hash     228aca03f1e595dd
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

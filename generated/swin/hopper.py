@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c3c6ae2c5591c751
-#   text hash     b24c7421269344c2
+#   content hash  e90361df4499e8da
+#   text hash     b92f3d5f6f40ff91
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

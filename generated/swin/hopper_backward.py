@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  c87e7c017ac885b9
-#   text hash     ffb7a88b71f71e0b
+#   content hash  998f512914cf9437
+#   text hash     c79871671df113a7
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  18828a8b1658a8c4
-#   text hash     59b794bb0619e8e1
+#   content hash  1bdbf0aeaa6fe1ec
+#   text hash     1ee86c66f428fc79
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

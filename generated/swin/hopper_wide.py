@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3e21dd9ec47fae7a
-#   text hash     b727b46a53db2a57
+#   content hash  6a90efdc072539a3
+#   text hash     7c0bfc3a0ffe2e12
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  bed4a6d9c1d11140
-#   text hash     01079803eabd819c
+#   content hash  8ecede50975f48de
+#   text hash     175d2f6ff478d7d0
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

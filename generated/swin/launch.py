@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  76334141ed531281
-#   text hash     e75a592e94b5b725
+#   content hash  d52ea516df8c1123
+#   text hash     7e394c87f31399d7
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

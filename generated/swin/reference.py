@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  618b9d1520f04b14
-#   text hash     0069c54009bbace5
+#   content hash  2b73a369d49a978e
+#   text hash     f1e18ade941d16dc
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

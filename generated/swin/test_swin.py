@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  74a0d18126edfe01
-#   text hash     54f37191c1ebb5ac
+#   content hash  722467b3416e1355
+#   text hash     701af9fa69698f41
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e9bdd6924318e76c
-#   text hash     572d760d6d0f2762
+#   content hash  929c9e15f8cab179
+#   text hash     91891099e328334e
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a8bc0a2eb5740ff0
-#   text hash     c9d522ba5ec0ee1c
+#   content hash  b8a805919061c043
+#   text hash     f4e55ad25b8c9e01
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5213f5a7d8ad0251
-#   text hash     c0df7e8e3b9c6105
+#   content hash  4b1e9801ba89bd06
+#   text hash     704433c158112aad
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

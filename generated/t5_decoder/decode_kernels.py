@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5a1c11b5bc045bf1
-#   text hash     8cc84e5ee1187ebb
+#   content hash  153abf1eea3984ba
+#   text hash     5e685e03b87b06f6
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  409c4028f21af655
-#   text hash     09ddca0bb4a72670
+#   content hash  9f6afd2a171db166
+#   text hash     bdab8f3b2ab489b5
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  599f5e25c49fcbfe
-#   text hash     b4c73a27290f15dd
+#   content hash  b5847274699fb110
+#   text hash     bf63844f4c50f3dc
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

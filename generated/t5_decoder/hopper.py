@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f01e03f4ef73114f
-#   text hash     9947de9a4c317168
+#   content hash  a7dfa0098bdafc18
+#   text hash     eb068e65c42b650b
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

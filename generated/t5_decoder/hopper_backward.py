@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  507dee1a9d7850c3
-#   text hash     0c197ca2e2fd44f0
+#   content hash  134bcda98ac6ff49
+#   text hash     84a365cb35034717
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

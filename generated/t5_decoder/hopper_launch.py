@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  29155ba5387ae00f
-#   text hash     f95fc810582e7a45
+#   content hash  2e186a37397f23d7
+#   text hash     af711cd05b490bec
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3e7d8a97a7b8cc84
-#   text hash     b25aed87c3d02c7c
+#   content hash  eb3087ea8b05829b
+#   text hash     3ad65c9fe809422e
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b6b9f2e0e3eaa833
-#   text hash     e4df9d5df4dad219
+#   content hash  63d7da60cd0df519
+#   text hash     d2311cb902bba82d
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2fe00ddd4567a7f1
-#   text hash     596da7d2bea8f6c5
+#   content hash  ba7aa8819176fc40
+#   text hash     12230c78a94ba64d
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7db4eaf231fca827
-#   text hash     4b9d2c4f1fbd7e7b
+#   content hash  c56eeb283e48430b
+#   text hash     e2c8cdbdf14f1584
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  9801435900b9c6b8
-#   text hash     1bde63a2cf713923
+#   content hash  049dda8be7d46ec3
+#   text hash     2e39621dd720dfd2
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  79ff759f66c31ddf
-#   text hash     e34ac5a02becf3e8
+#   content hash  442aae589ff4cd12
+#   text hash     395d45608ed5d343
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

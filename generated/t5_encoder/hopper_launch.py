@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5cf96a925793a0af
-#   text hash     4d0bebd56a677622
+#   content hash  234dd4c0c9a4954f
+#   text hash     6fa3b6171479a5c0
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

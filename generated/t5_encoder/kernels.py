@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  994a698a7ebc024b
-#   text hash     4578578933ed393d
+#   content hash  0f7b5a820463de30
+#   text hash     90797cc6a9df7d93
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  109fca9f6edc25eb
-#   text hash     44b4b87ced3c88ba
+#   content hash  4ee028b005952a60
+#   text hash     a072b5ed04a2da09
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  bb1d96e218da4958
-#   text hash     65d810cf69dfdeb2
+#   content hash  e5eb4c9f48b7cee2
+#   text hash     6a2b811946a8e086
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f045815a3215b24b
-#   text hash     a05d460facd41de4
+#   content hash  b2b7864586d9f603
+#   text hash     b57c1e2e3eb286e8
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

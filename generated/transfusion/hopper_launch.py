@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  09b46e5cc989cc2a
-#   text hash     a1c07a8868604ead
+#   content hash  7e223ec9bb8e0c92
+#   text hash     95ebfd870b150b4b
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

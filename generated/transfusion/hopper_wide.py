@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  90bf95fce645fd5e
-#   text hash     6c5e7c186cfb466b
+#   content hash  1c9e89e7e54b7ffa
+#   text hash     41b9e847b219d0fb
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

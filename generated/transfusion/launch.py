@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  19c59397577c0f87
-#   text hash     ebf1aea860774cab
+#   content hash  5f8f4e1933437aa3
+#   text hash     82ae317cdbc59558
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

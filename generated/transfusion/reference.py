@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c6b6c737055a1cbe
-#   text hash     7fd3c5ece992eeb8
+#   content hash  5fe4d3757c5ba612
+#   text hash     6ec82533ed91ab8f
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

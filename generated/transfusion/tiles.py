@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  732f267a11d8cdfd
-#   text hash     ee86aa270cde4ae3
+#   content hash  77c19a9cb0aa64bb
+#   text hash     6ffc9b11b6fbe525
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

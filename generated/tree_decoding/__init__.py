@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ea1d126b8a46194e
-#   text hash     2cbc508f62ceb6d9
+#   content hash  649784d0525156fc
+#   text hash     336d926233a3eb8e
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  a47aa357bd94b34b
-#   text hash     dc9ac7957e17fdc8
+#   content hash  9e5885df2923ea96
+#   text hash     7fbcb2331af105b5
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

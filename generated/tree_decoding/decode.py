@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  42dfc190ab3bacfa
-#   text hash     237152c687e4ce58
+#   content hash  8126e41c3ba6fada
+#   text hash     2e8e07ceecccb342
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f4d8b198cf1f874e
-#   text hash     70a8fd05f2f95edd
+#   content hash  0fa1dfd4ebf16c61
+#   text hash     ac37ce89dc3ca607
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

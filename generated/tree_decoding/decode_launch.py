@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3c29a2c1166bdae2
-#   text hash     3d177072f43895e0
+#   content hash  ca880416045e2c4d
+#   text hash     cf07507743049b39
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e1291fb6696a75b5
-#   text hash     e64789ab873fb43d
+#   content hash  956ef9ad1362b46f
+#   text hash     9b8e85eea6e7e667
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dc73f466c3a787a9
-#   text hash     f85d5002d2988770
+#   content hash  e7615c0ed71bb788
+#   text hash     2ed2120c2f0f73f1
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

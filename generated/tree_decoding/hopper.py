@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ba8bd82186234546
-#   text hash     2d04394a66e1544f
+#   content hash  82b041a57a68b9ac
+#   text hash     bed4e85e18c6cc13
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

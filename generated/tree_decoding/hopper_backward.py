@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2929f39b075aaa01
-#   text hash     977fcae4db44f755
+#   content hash  c8a97fae897ff83e
+#   text hash     90dbe898881be9bc
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  661097d5f94283c5
-#   text hash     dee57dc334b7373e
+#   content hash  ad7bf06c28939cd2
+#   text hash     7c67400aad1f5e0b
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

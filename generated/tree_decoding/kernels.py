@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8f976431b17e8953
-#   text hash     9152ff631dca7220
+#   content hash  b174ee70c13fb2da
+#   text hash     5ea6cf08af5e9c4f
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0be84ade3493132a
-#   text hash     16b976b63fe467e8
+#   content hash  0db7ba2932df83c2
+#   text hash     3bcabe6f6915f814
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

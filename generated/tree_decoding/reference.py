@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  680212a64a231c8a
-#   text hash     4c768b91d122c102
+#   content hash  3c96378948a5b0ff
+#   text hash     2d7972f123c45d6a
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

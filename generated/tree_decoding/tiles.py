@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d71a4548a9003d63
-#   text hash     4a1787f8a0b9fb8e
+#   content hash  eb98b147c40b12a0
+#   text hash     951c1078c9bf5fc1
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

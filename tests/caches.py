@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+import unrewritten
 
 Values = dict[str, Any]
 
@@ -30,12 +31,8 @@ def package(folder: Path, name: str, text: str, exports: str = "decode") -> Modu
     (folder / name).mkdir()
     for file, content in unformatted.interpreted(spec.load(path, terms=resources.terms_for(path))).items():
         (folder / name / file).write_text(content)
-    sys.path.insert(0, str(folder))
-    try:
-        importlib.import_module(f"{name}.decode")
-        return importlib.import_module(name)
-    finally:
-        sys.path.remove(str(folder))
+    unrewritten.module(folder, f"{name}.decode")
+    return sys.modules[name]
 
 
 def forget(package: ModuleType) -> None:

@@ -9,10 +9,8 @@ from __future__ import annotations
 import argparse
 import ast
 import functools
-import importlib
 import json
 import re
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -321,12 +319,8 @@ def write(given: RandomSpec, folder: Path, *, far: bool = False, whole: bool = F
 
 def suite(folder: Path, name: str) -> ModuleType:
     """The generated suite of a package in a folder, as a module."""
-    sys.path.insert(0, str(folder))
-    try:
-        with unrewritten.assertions():
-            return importlib.import_module(f"{name}.test_{name}")
-    finally:
-        sys.path.remove(str(folder))
+    with unrewritten.assertions():
+        return unrewritten.module(folder, f"{name}.test_{name}")
 
 
 def main() -> None:

@@ -1,16 +1,35 @@
-"""Packages imported as they stand: to rewrite the assertions of a suite takes longer than many of its checks."""
+"""Packages imported as they stand, wherever a test has written them."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
 from unittest import mock
+
+
+def module(folder: Path, name: str) -> ModuleType:
+    """A module of a package in a folder, not of one of its name that another test has imported."""
+    package = name.partition(".")[0]
+    for known in [x for x in sys.modules if x.partition(".")[0] == package]:
+        if not str(sys.modules[known].__file__).startswith(str(folder)):
+            del sys.modules[known]
+    sys.path.insert(0, str(folder))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(folder))
 
 
 @contextlib.contextmanager
 def assertions() -> Iterator[None]:
-    """While it lasts, pytest rewrites none in what is imported: checks of suites say by themselves what failed."""
+    """While it lasts, pytest rewrites none in what is imported: that takes longer than many checks of suites.
+
+    These say by themselves what failed.
+    """
     others = [hook for hook in sys.meta_path if type(hook).__name__ != "AssertionRewritingHook"]
     with mock.patch.object(sys, "meta_path", others):
         yield

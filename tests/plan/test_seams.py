@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import unformatted
+import unrewritten
 
 from attnforge.language import spec
 from attnforge.plan import storage
@@ -64,11 +63,7 @@ def package(name: str, folder: Path) -> tuple[dict[str, str], ModuleType]:
     (folder / name).mkdir()
     for file, text in files.items():
         (folder / name / file).write_text(text)
-    sys.path.insert(0, str(folder))
-    try:
-        return files, importlib.import_module(f"{name}.test_{name}")
-    finally:
-        sys.path.remove(str(folder))
+    return files, unrewritten.module(folder, f"{name}.test_{name}")
 
 
 def test_a_family_is_a_module_and_a_folder(tmp_path: Path, templates: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -173,29 +173,44 @@ def test_what_is_far_beyond_its_limit_is_wrong_at_once(factor: float, near: bool
     assert isinstance(raised.value, module.checks.Near) == near
 
 
-def test_indices_lead_to_no_long_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, str], tuple[object, int]]:
+    """The cases of a spec's numbers, and how many values of terms were worked out for them."""
+
+    def cases(folder: Path, text: str) -> tuple[object, int]:
+        count = 0
+
+        def compiled(node: Node) -> Callable[[Mapping[str, object]], Value]:
+            function = evaluation.compiled(node)
+
+            def value(env: Mapping[str, object]) -> Value:
+                nonlocal count
+                count += 1
+                return function(env)
+
+            return value
+
+        monkeypatch.setattr(suite_cases, "compiled", compiled)
+        path = folder / "network.yaml"
+        path.write_text(f"name: network\n{text}")
+        return suite_cases.cases(spec.load(path, terms=resources.terms_for(path))), count
+
+    return cases
+
+
+def test_indices_lead_to_no_long_calls(tmp_path: Path, counted: Callable[[Path, str], tuple[object, int]]) -> None:
     """A network of ten units over distances: numbers that only name its units are held against no position."""
     units = " + ".join(f"out[{n}] * max(inner[{n}] * log(abs(q - k) + 1), 0)" for n in range(10))
-    path = tmp_path / "network.yaml"
-    path.write_text(
-        f"name: network\nscore: [expr: 'score + {units}']\n"
-        "inputs: {inner: {axes: [10], grad: true}, out: {axes: [head, 10], grad: true}}\n"
-    )
-    count = 0
+    inputs = "inputs: {inner: {axes: [10], grad: true}, out: {axes: [head, 10], grad: true}}\n"
+    found, count = counted(tmp_path, f"score: [expr: 'score + {units}']\n{inputs}")
+    assert found == () and count < 30_000
 
-    def counted(node: Node) -> Callable[[Mapping[str, object]], Value]:
-        function = evaluation.compiled(node)
 
-        def value(env: Mapping[str, object]) -> Value:
-            nonlocal count
-            count += 1
-            return function(env)
-
-        return value
-
-    monkeypatch.setattr(suite_cases, "compiled", counted)
-    assert suite_cases.cases(spec.load(path, terms=resources.terms_for(path))) == ()
-    assert count < 30_000
+def test_many_numbers_lead_to_few_calls(tmp_path: Path, counted: Callable[[Path, str], tuple[object, int]]) -> None:
+    """Thresholds of distances: the number of lengths that pairs of them lead to grows with its square."""
+    steps = " + ".join(f"(out[{n}] if q - k > {n * n + 3} else 0)" for n in range(20))
+    found, count = counted(tmp_path, f"score: [expr: 'score + {steps}']\ninputs: {{out: {{axes: [20]}}}}\n")
+    assert found and count < 200_000
 
 
 # specs that not every test of a suite suits: those that could take a right package for a wrong one, the spec

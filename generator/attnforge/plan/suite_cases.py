@@ -27,6 +27,7 @@ _SEEDS = 3  # draws of the call's tensors, in all of which a number has to decid
 _HUNDREDS = (-120.0, -40.0, 40.0, 120.0)  # scores that a scale of 8 leads to
 _STEEPEST = 5000  # how many times a score's relative error a softmax bears; gradients of float32 bear twice as much
 _SPARSE = 7  # from a place that is tried with such scores to the next one
+_MOST_WORK = 300_000  # lengths times what one takes, for numbers that decide in none: ten times what shipped specs have
 _FAINT = 1e-5  # of a score: less is not told from roundings
 _BOUNDS = "#bounds"  # in an Env, where no input is called that
 
@@ -43,8 +44,8 @@ def heads(spec: Spec) -> int:
 def cases(spec: Spec) -> tuple[tuple[int, int], ...]:
     """Queries and keys of the calls in which those numbers decide that decide nothing in a usual one."""
     own = _Terms(spec)
-    lengths = [(ROWS, n) for n in _lengths(spec)]
     waiting = [other for other in _changed(spec) if not own.differ(other, USUAL)]
+    lengths = [(ROWS, n) for n in _few(_lengths(spec), spec, len(waiting))]
     needed = []
     for other in waiting:
         shape = next((shape for shape in lengths if own.differ(other, shape)), None)
@@ -98,6 +99,13 @@ def _lengths(spec: Spec) -> list[int]:
         if not found or n - found[-1] >= ROWS // 4:  # their queries lie at the same places but for two of twelve
             found.append(n)
     return found
+
+
+def _few(lengths: list[int], spec: Spec, waiting: int) -> list[int]:
+    """The lengths, or as many of them as are looked through in seconds, from the first to the last."""
+    nodes = sum(node.extent[1] for node in spec.nodes)
+    work = len(lengths) * (1 + len(_numbers(spec))) * heads(spec) * nodes * waiting
+    return lengths[:: 1 + work // _MOST_WORK]
 
 
 def _changed(spec: Spec) -> Iterator[Spec]:

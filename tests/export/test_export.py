@@ -77,6 +77,23 @@ inputs:
   x: {axes: [batch, token], grad: true}
   x_here: {axes: [query], grad: true}
 """,
+    "hides_what_it_learns": """
+mask:
+  - expr: "slope < 0.5 or slope * (q - k) < 4"
+  - expr: "decay[q] - decay[k] > -3 and table[min(k, 3)] + table[min(q, 3)] < 2"
+score:
+  - expr: "score - slope * (q - k) + (decay[q] - decay[k]) + slope * table[min(k, 3)]"
+inputs:
+  slope: {axes: [head], grad: true}
+  decay: {axes: [batch, token, head], grad: true, scan: cumsum, max: 0}
+  table: {axes: [4], grad: true}
+""",
+    "packed_hides_what_it_learns": """
+layout: packed
+mask: [causal, expr: "lift[k] > -0.5"]
+score: [expr: "score + log(lift[k] + 0.5)"]
+inputs: {lift: {axes: [token, head], grad: true}}
+""",
     "functions": """
 mask:
   - expr: "min(q, 9) >= max(k - 3, 0, 1) and clamp(k, 2, 7) <= abs(q) and exp(size / 8) > 0.1 * k"

@@ -88,7 +88,9 @@ def build(spec: Spec, arguments: Iterable[Argument], guarded: bool) -> Flex:
     far = whole_numbers.stretched((*scores, *masks), limits)
     numbers = _Numbers(limits)
     scores, masks = [numbers.read(node) for node in scores], [numbers.read(node) for node in masks]
-    leaf = _Leaf(spec, scores, guarded, bool(far & {"q", "k"}), limits)
+    leaf, seen = (_Leaf(spec, bool(far & {"q", "k"}), limits) for _ in range(2))
+    leaf.learn(scores, guarded)
+    seen.detach(masks)
     score = []
     if guarded:
         hidden = "a NaN or an infinite derivative elsewhere reaches no gradient"
@@ -101,7 +103,7 @@ def build(spec: Spec, arguments: Iterable[Argument], guarded: bool) -> Flex:
     mask = ["keep = sequence == sequence_k[kv_idx]  # a sequence sees itself only"] if spec.packed else []
     for node, term in zip(masks, spec.masks, strict=True):
         joined = Node("and", (_KEEP, node), None, "bool") if mask else node
-        mask += labelled(f"keep = {_keep(joined, leaf)}", term.label)
+        mask += labelled(f"keep = {_keep(joined, seen)}", term.label)
     score, mask = _placed(score, leaf.places), _placed(mask, leaf.places)
     prepare = [line for given in spec.inputs if given.axes for line in _prepared(given, spec, given.name in far)]
     prepare += [f"{name} = {text}" for text, name in numbers.named.items()]
@@ -114,7 +116,7 @@ def build(spec: Spec, arguments: Iterable[Argument], guarded: bool) -> Flex:
         made=made,
         facts=tuple((name, *fact) for name, fact in _FACTS.items() if name in words),
         prepare=tuple(prepare),
-        views=tuple(leaf.views),
+        views=(*leaf.views, *seen.views),
         score=tuple(score),
         mask=tuple(mask),
         mask_batch="q.shape[0]" if "b" in _words(mask) else "None",
@@ -190,15 +192,9 @@ class _Numbers:
 
 
 class _Leaf:
-    """Texts of leaves inside the two functions.
+    """Texts of leaves inside one of the two functions."""
 
-    The compiled backward pass takes one read of a captured tensor that learns. So a read that occurs again becomes a
-    local name, and each other read gets a view of the tensor.
-    """
-
-    def __init__(
-        self, spec: Spec, scores: Iterable[Node], guarded: bool, far: bool, limits: Mapping[str, whole_numbers.Range]
-    ) -> None:
+    def __init__(self, spec: Spec, far: bool, limits: Mapping[str, whole_numbers.Range]) -> None:
         self.limits = limits
         self.packed, self.stored = spec.packed, storage.of(spec)
         self.places = _PACKED_PLACES if spec.packed else _FAR_PLACES if far else _PLACES
@@ -207,7 +203,23 @@ class _Leaf:
         self.named: dict[str, str] = {}  # local names of score_mod
         self._viewed: dict[Node, str] = {}
         self._named: dict[Node, str] = {}
-        found = Counter(n for s in scores for n in s.walk() if n.op == "input" and self.inputs[str(n.value)].grad)
+
+    def _learned(self, terms: Iterable[Node]) -> Counter[Node]:
+        return Counter(n for t in terms for n in t.walk() if n.op == "input" and self.inputs[str(n.value)].grad)
+
+    def detach(self, masks: Iterable[Node]) -> None:
+        """Has masks read what learns without a gradient, as mask_mod may capture nothing that has one."""
+        for node in self._learned(masks):
+            self._viewed[node] = f"{node.value}_still"
+        self.views = [f"{name}_still = {name}.detach()" for name in dict.fromkeys(str(n.value) for n in self._viewed)]
+
+    def learn(self, scores: Iterable[Node], guarded: bool) -> None:
+        """Names what scores read of inputs that learn.
+
+        The compiled backward pass takes one read of a captured tensor that learns. So a read that occurs again becomes
+        a local name, and each other read gets a view of the tensor.
+        """
+        found = self._learned(scores)
         for name in dict.fromkeys(str(node.value) for node in found):
             reads = [node for node in found if node.value == name]
             if len(reads) > 1:

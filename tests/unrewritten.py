@@ -15,7 +15,7 @@ def module(folder: Path, name: str) -> ModuleType:
     """A module of a package in a folder, not of one of its name that another test has imported."""
     package = name.partition(".")[0]
     for known in [x for x in sys.modules if x.partition(".")[0] == package]:
-        if not str(sys.modules[known].__file__).startswith(str(folder)):
+        if not Path(str(sys.modules[known].__file__)).is_relative_to(folder):
             del sys.modules[known]
     sys.path.insert(0, str(folder))
     try:

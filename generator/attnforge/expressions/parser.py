@@ -323,7 +323,7 @@ class _Walk:
         same = sign in ("==", "!=")
         if a and b and a.type == b.type == "bool" and same:
             # what stands twice is the smaller one, or trees would double at each level
-            chosen, twice = sorted((a, b), key=lambda side: sum(1 for _ in side.walk()), reverse=True)
+            chosen, twice = sorted((a, b), key=lambda side: side.extent[1], reverse=True)
             turned = Node("not", (twice,), None, "bool", twice.column)
             choices = (twice, turned) if sign == "==" else (turned, twice)
             return Node("where", (chosen, *choices), None, "bool", column)

@@ -206,7 +206,7 @@ def _refused(spec: Spec, arguments: Iterable[Argument]) -> dict[str, bool]:
 
 def quoted(text: str) -> str:
     """A user's text as one line that can stand in a docstring or a comment."""
-    return _one_line(text).replace("\\", "\\\\").replace('"', '\\"')
+    return " ".join(text.split()).replace("\\", "\\\\").replace('"', '\\"')
 
 
 def described(argument: Argument, shape: str) -> str:
@@ -217,10 +217,6 @@ def described(argument: Argument, shape: str) -> str:
         default = f"{argument.value} if None"
     facts = ", ".join(part for part in (" ".join(filter(None, (kind, shape))), default) if part)
     return "; ".join(part for part in (facts, quoted(argument.doc)) if part)
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 class _Leaf:

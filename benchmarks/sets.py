@@ -10,7 +10,7 @@ from attnforge.gpu import bench
 from attnforge.gpu.calls import Sizes
 
 HERE = Path(__file__).parent
-LENGTHS, SHORT = (1024, 4096, 16384), (512, 1024, 2048, 4096, 8192)
+LENGTHS, BETWEEN, SHORT = (1024, 4096, 16384), (512, 2048, 8192), (512, 1024, 2048, 4096, 8192)
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,8 @@ SETS = {
         LIBRARIES,
         tokens((64, 128)),
     ),
-    "wide": Set("Heads of 256 columns", ("causal", "softcap"), LIBRARIES, tokens((256,))),
+    "wide": Set("Heads of 256 columns", ("causal", "full", "softcap"), LIBRARIES, tokens((256,))),
+    "lengths": Set("Lengths between", ("causal", "full"), LIBRARIES, tokens((64, 128, 256), BETWEEN)),
     "grouped": Set(
         "Eight key heads for 32 query heads", ("causal", "sliding_window", "softcap", "alibi"), LIBRARIES,
         (Sizes(2, 8192, 8192, 32, 8, 128, 128, "bf16"),),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 
 import black
@@ -11,19 +12,45 @@ from black.parsing import InvalidInput
 
 # in code: black would take a mode from the user's folder; pinned to the stable style of one calendar year
 _MODE = black.Mode(target_versions={TargetVersion.PY310}, line_length=120)
+_HEADS = ("def ", "class ", "async def ")
+_BLANK = "\n\n"  # lines between functions and classes of a module, behind the end of one
 
 
 class Unformattable(Exception):
     """A template wrote something that is not Python."""
 
 
-@functools.lru_cache(256)  # black takes nearly all of the time of a rendering, and packages are rendered again
 def python(text: str, template: str) -> str:
     """The text in black's style; `template` is what an error names."""
     try:
-        return black.format_str(text, mode=_MODE)
+        return _BLANK.join(map(_black, _parts(text)))
+    except InvalidInput:  # of a part: one that was cut within a string is fine, and an error tells a line of the text
+        pass
+    try:
+        return _black(text)
     except InvalidInput as error:
         raise Unformattable(_message(text, template, str(error))) from error
+
+
+@functools.lru_cache(8192)  # black takes nearly all of the time of a rendering, and packages share most of their parts
+def _black(text: str) -> str:
+    return black.format_str(text, mode=_MODE)
+
+
+def _parts(text: str) -> list[str]:
+    """The text from each function or class of a module on, with its decorators and the comments right above it.
+
+    The first one stays with what comes before, as imports decide on the lines between.
+    """
+    lines = text.splitlines(keepends=True)
+    heads, first, decorated = [], 0, False  # first: where what belongs to the next function or class begins
+    for at, line in enumerate(lines):
+        if line.startswith(_HEADS):
+            heads.append(first)
+        decorated = line.startswith("@") or (decorated and not line.startswith(_HEADS))
+        if not decorated and not line.startswith("#"):
+            first = at + 1
+    return ["".join(lines[start:end]) for start, end in itertools.pairwise((0, *heads[1:], len(lines)))]
 
 
 def _message(text: str, template: str, reason: str) -> str:

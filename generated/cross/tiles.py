@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5f3db8ec1381d5dc
-#   text hash     a9346c59a890545e
+#   content hash  f4d5afc2f2f6eb87
+#   text hash     317d2e96a6b6d73f
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -95,5 +95,5 @@ TILES_HOPPER = {
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
 HOPPER_IS_FASTER = {
     "forward": {64: (256,), 128: (0,), 256: (0,)},
-    "backward": {64: (512,), 128: (0,), 256: (512,), (256, 128): (1024,)},
+    "backward": {64: (256,), 128: (0,), 256: (384,), (256, 128): (1024,)},
 }

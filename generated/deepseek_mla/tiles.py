@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ef2aae2d99bcd757
-#   text hash     5243d334fc883c85
+#   content hash  293c028c3f07b770
+#   text hash     7193dc69fc4be3af
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -113,5 +113,5 @@ TILES_HOPPER = {
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
 HOPPER_IS_FASTER = {
     "forward": {64: (256,), 128: (0,), 256: (0,)},
-    "backward": {64: (512,), 128: (640,), 256: (768,), (256, 128): (1024,)},
+    "backward": {64: (512,), 128: (512,), 256: (512,), (256, 128): (1024,)},
 }

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ae0b0d680959a6e4
-#   text hash     c0fb2af18915fca8
+#   content hash  33c630cf2c674b99
+#   text hash     cff274ed045a57b2
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -95,5 +95,5 @@ TILES_HOPPER = {
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
 HOPPER_IS_FASTER = {
     "forward": {64: (256,), 128: (0,), 256: (0,)},
-    "backward": {64: (512,), 128: (0,), 256: (512,), (256, 128): (1024,)},
+    "backward": {64: (256,), 128: (0,), 256: (384,), (256, 128): (1024,)},
 }

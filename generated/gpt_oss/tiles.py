@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bb7acf8683d52774
-#   text hash     041c59a2fcb46156
+#   content hash  f9d8a0ad913fac2b
+#   text hash     0e648b197691d95d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -95,5 +95,5 @@ TILES_HOPPER = {
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
 HOPPER_IS_FASTER = {
     "forward": {64: (256,), 128: (0,), 256: (0,)},
-    "backward": {64: (512,), 128: (640,), 256: (768,), (256, 128): (1024,)},
+    "backward": {64: (512,), 128: (512,), 256: (512,), (256, 128): (1024,)},
 }

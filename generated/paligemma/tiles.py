@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9cedccc02fb5783b
-#   text hash     f7bdf50a5b8bb6ec
+#   content hash  59486978b105e701
+#   text hash     e3ad5a442e03813d
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -95,5 +95,5 @@ TILES_HOPPER = {
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
 HOPPER_IS_FASTER = {
     "forward": {64: (256,), 128: (0,), 256: (0,)},
-    "backward": {64: (512,), 128: (640,), 256: (768,), (256, 128): (1024,)},
+    "backward": {64: (512,), 128: (512,), 256: (512,), (256, 128): (1024,)},
 }

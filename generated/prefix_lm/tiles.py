@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0e213a592c45ae99
-#   text hash     79217f5ba62201b3
+#   content hash  a34bb8334cc8436a
+#   text hash     b10f760ff09a0a21
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -95,5 +95,5 @@ TILES_HOPPER = {
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
 HOPPER_IS_FASTER = {
     "forward": {64: (256,), 128: (0,), 256: (0,)},
-    "backward": {64: (512,), 128: (640,), 256: (768,), (256, 128): (1024,)},
+    "backward": {64: (512,), 128: (512,), 256: (512,), (256, 128): (1024,)},
 }

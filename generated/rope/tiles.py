@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c3f1c65e49f6d55d
-#   text hash     f057129846fb1b16
+#   content hash  4f3bed0360d71030
+#   text hash     65b447a1c9954618
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -95,5 +95,5 @@ TILES_HOPPER = {
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
 HOPPER_IS_FASTER = {
     "forward": {64: (256,), 128: (0,), 256: (0,)},
-    "backward": {64: (512,), 128: (640,), 256: (768,), (256, 128): (1024,)},
+    "backward": {64: (512,), 128: (512,), 256: (512,), (256, 128): (1024,)},
 }

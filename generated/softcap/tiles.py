@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bfc75b2f65991b53
-#   text hash     d161c061758ad6ca
+#   content hash  afbede3f75eed413
+#   text hash     9bdbf717ddb21267
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -94,6 +94,6 @@ TILES_HOPPER = {
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
 HOPPER_IS_FASTER = {
-    "forward": {64: (1024,), 128: (256,), 256: (1024,)},
-    "backward": {64: (1024,), 128: (512,), 256: (1024,)},
+    "forward": {64: (768,), 128: (256,), 256: (640,)},
+    "backward": {64: (768,), 128: (512,), 256: (512,)},
 }

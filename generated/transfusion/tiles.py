@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  77c19a9cb0aa64bb
-#   text hash     6ffc9b11b6fbe525
+#   content hash  3fc788e7285ca30c
+#   text hash     0f2b11cc578ac438
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 
@@ -93,4 +93,7 @@ TILES_HOPPER = {
 
 # from how many keys of the longest sequence on these kernels outrun the portable ones; from the second number on they do
 # not, from the third one on again; by columns of a tile, or by those of q and of v where these have a row of their own
-HOPPER_IS_FASTER = {"forward": {64: (16384,), 128: (512,)}, "backward": {64: (512,), 128: (512,), 256: (768,)}}
+HOPPER_IS_FASTER = {
+    "forward": {64: (16384,), 128: (512,), 256: (512,)},
+    "backward": {64: (512,), 128: (512,), 256: (640,)},
+}

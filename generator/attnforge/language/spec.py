@@ -317,14 +317,10 @@ class _Loader:
             return None
         if word == "expr":
             return self._inline(value, inner, kind)
-        term = self.library.find(word, value.at, kind)
-        if term is None:
+        if (term := self.library.find(word, value.at, kind)) is None:
             return None
         options = self._options(term, value.at, inner)
-        if options is None:
-            return None
-        node = term.parse(options, self.problems)
-        if node is None:
+        if options is None or (node := term.parse(options, self.problems)) is None:
             return None
         self.used[word] = term
         for given in term.filled(options).values():
@@ -365,6 +361,8 @@ class _Loader:
         self, term: Term, at: Location, given: Value | None
     ) -> Mapping[str, int | float | bool | Runtime] | None:
         before = len(list(self.problems))
+        if not term.options_known:
+            return {}
         if given is not None and not term.options:
             self.problems.add(given.at, f"{term.name} has no options")
             return None

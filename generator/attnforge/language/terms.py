@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import keyword
 import math
@@ -55,15 +56,19 @@ class Term:
     let: Value | None
     path: Path
     plain: object = field(compare=False)  # the file's content without places
+    sound: bool  # whether no problem was added of its file
+    refused: frozenset[str]  # options and inputs whose declaration is wrong: reading one is no second mistake
+    options_known: bool  # whether all of its options are: a spec is told nothing of them otherwise
 
     def parse(self, options: Mapping[str, int | float | bool | Runtime], problems: Problems) -> Node | None:
-        """The term's expression with its options filled in."""
+        """The term's expression with its options filled in; None if a problem was added, now or of its file."""
         node = self.read(options, problems)
-        return node and chosen(node)
+        return chosen(node) if node and self.sound else None
 
     def read(self, options: Mapping[str, int | float | bool | Runtime], problems: Problems) -> Node | None:
         """The term's expression with all choices that its options settle."""
-        scope = let.scope(self.let, self.expression, Scope(self.kind, options, self.filled(options)), problems)
+        around = Scope(self.kind, options, self.filled(options), self.refused)
+        scope = let.scope(self.let, self.expression, around, problems)
         return parse(str(self.expression.data), scope, self.expression.place, problems)
 
     def too_small(self, options: Mapping[str, int | float | bool | Runtime]) -> Iterator[tuple[str, str]]:
@@ -134,7 +139,7 @@ def shown(path: Path) -> str:
 
 
 def load(path: Path, problems: Problems) -> Term | None:
-    """A term file; None if a problem was added."""
+    """A term file, with its mistakes told; None if more cannot be told of its expression."""
     before = len(list(problems))
     document = read(path, shown(path), problems)
     if document is None:
@@ -146,7 +151,9 @@ def load(path: Path, problems: Problems) -> Term | None:
     for key in ("name", "kind", "description"):
         if key not in fields:
             problems.add(document.at, f"{key} is missing")
-    kind: Literal["mask", "score"] = "mask" if fields.choice("kind", ("mask", "score"), "mask") == "mask" else "score"
+    # of an unknown kind, the one whose expression it has
+    likely = "score" if "score" in fields and "keep" not in fields else "mask"
+    kind: Literal["mask", "score"] = "mask" if fields.choice("kind", ("mask", "score"), likely) == "mask" else "score"
     wanted, other = ("keep", "score") if kind == "mask" else ("score", "keep")
     if other in fields:
         problems.add(fields.found[other].at, f"a {kind} term has {wanted!r}, not {other!r}")
@@ -155,17 +162,35 @@ def load(path: Path, problems: Problems) -> Term | None:
         problems.add(document.at, f"{wanted} is missing, such as {_EXAMPLES[kind]}")
     elif not isinstance(expression.data, str):
         problems.add(expression.at, f"{wanted}: expected an expression, got {expression.kind}")
+    options, inputs, refused, known = _declared(fields, kind, problems)
+    described, named = fields.text("description") or "", fields.get("let")
+    legible = all(x is None or x.mapping for x in (fields.get("options"), fields.get("inputs")))
+    if expression is None or not isinstance(expression.data, str) or not legible:
+        return None
+    plain = document.plain()
+    term = Term(path.stem, kind, described, options, inputs, expression, named, path, plain, True, refused, known)
+    _unread(term, fields, problems)
+    return dataclasses.replace(term, sound=len(list(problems)) == before)
+
+
+def _declared(
+    fields: Fields, kind: Literal["mask", "score"], problems: Problems
+) -> tuple[dict[str, Option], dict[str, Input], frozenset[str], bool]:
+    """Of a term its options, its inputs, the names of those that were refused, and whether no option was."""
+    before = len(list(problems))
     options = _options(fields.get("options"), problems)
-    inputs = read_inputs(fields.get("inputs"), kind, problems, {o.name: o.type for o in options.values()})
+    known = len(list(problems)) == before
+    declared = fields.get("inputs")
+    inputs = read_inputs(declared, kind, problems, {o.name: o.type for o in options.values()})
+    before = len(list(problems))
     for word in sorted(options.keys() & inputs.keys()):
         problems.add(fields.found["inputs"].at, f"{word!r} is both an option and an input")
     _sizing(options, inputs, fields, problems)
-    if len(list(problems)) > before or expression is None:
-        return None
-    described, named = fields.text("description") or "", fields.get("let")
-    term = Term(path.stem, kind, described, options, inputs, expression, named, path, document.plain())
-    _unread(term, fields, problems)
-    return None if len(list(problems)) > before else term
+    known = known and len(list(problems)) == before
+    refused = {entry.key for entry in declared.entries()} - inputs.keys() if declared else set()
+    if not known:
+        refused |= options.keys() | {name for name, given in inputs.items() if _given_by({name: given})}
+    return options, {name: given for name, given in inputs.items() if name not in refused}, frozenset(refused), known
 
 
 def _given_by(inputs: Mapping[str, Input]) -> set[str]:

@@ -122,6 +122,11 @@ class _Walk:
             return None
         return node
 
+    def _inside(self, *trees: ast.expr) -> None:
+        """Tells what is wrong inside of what is refused."""
+        for tree in trees:
+            self.visit(tree)
+
     def visit(self, tree: ast.expr) -> Node | None:
         """The node of any expression."""
         handler = getattr(self, "visit_" + type(tree).__name__, None)
@@ -218,15 +223,15 @@ class _Walk:
             self.fail(tree, "only an input can be indexed")
             return None
         name = tree.value.id
-        if name in self.scope.wrong:
-            return None
-        if name not in self.scope.inputs:
-            if name in self.scope.names():
-                return self.fail(tree, f"{name} is not an input: it cannot be indexed")
+        written = list(tree.slice.elts) if isinstance(tree.slice, ast.Tuple) else [tree.slice]
+        if name in self.scope.inputs and name not in self.scope.wrong:
+            return self._input(tree, name, written)
+        self._inside(*written)
+        if name in self.scope.names() and name not in self.scope.wrong:
+            return self.fail(tree, f"{name} is not an input: it cannot be indexed")
+        if name not in self.scope.wrong:
             self._unknown(tree, name)
-            return None
-        index = tree.slice
-        return self._input(tree, name, list(index.elts) if isinstance(index, ast.Tuple) else [index])
+        return None
 
     def _input(self, tree: ast.expr, name: str, written: list[ast.expr]) -> Node | None:
         given = self.scope.inputs[name]
@@ -269,9 +274,9 @@ class _Walk:
         return self.fail(tree, why) if why else found
 
     def visit_UnaryOp(self, tree: ast.UnaryOp) -> Node | None:
+        node = self.visit(tree.operand)
         if type(tree.op) in _INSTEAD:
             return self._instead(tree, type(tree.op))
-        node = self.visit(tree.operand)
         if isinstance(tree.op, ast.Not):
             node = self.need_bool(node, "`not` turns a condition round")
             return node and Node("not", (node,), None, "bool", tree.col_offset)
@@ -285,15 +290,15 @@ class _Walk:
         return self.fail(tree, f"{sign!r} is not part of the language (did you mean {word!r}?)")
 
     def visit_BinOp(self, tree: ast.BinOp) -> Node | None:
-        op = type(tree.op)
+        op, sides = type(tree.op), (self.visit(tree.left), self.visit(tree.right))
         if op in _INSTEAD:
             return self._instead(tree, op)
         if op in _OTHERS:
             return self.fail(tree, f"{_OTHERS[op]!r} is not part of the language")
         sign = _BINARY[op]
-        left = self.need_number(self.visit(tree.left), f"{sign!r} takes numbers; conditions go into `a if c else b`")
+        left = self.need_number(sides[0], f"{sign!r} takes numbers; conditions go into `a if c else b`")
         what = "division by a condition" if sign in ("/", "//", "%") else f"{sign!r} takes numbers"
-        right = self.need_number(self.visit(tree.right), f"{what}; conditions go into `a if c else b`")
+        right = self.need_number(sides[1], f"{what}; conditions go into `a if c else b`")
         if left is None or right is None:
             return None
         if sign in ("/", "//", "%") and constant(right) == 0:
@@ -358,16 +363,17 @@ class _Walk:
             hint = suggestions.ALONE if isinstance(tree.func, ast.Attribute) else ""
             return self.fail(tree, f"only the language's own functions can be called{hint}")
         name = tree.func.id
+        count = ARGUMENTS.get(name)
+        miscounted = len(tree.args) < 2 if count is None else len(tree.args) != count
+        if name not in ARGUMENTS or tree.keywords or miscounted:
+            self._inside(*tree.args, *(given.value for given in tree.keywords))
         if name not in ARGUMENTS:
             if name in self.scope.names():
                 return self.fail(tree, f"{name} is not a function")
-            for written in tree.args:
-                self.visit(written)
             return self.fail(tree, f"unknown function {name!r}{suggestions.function(name, ARGUMENTS)}")
         if tree.keywords:
             return self.fail(tree.keywords[0], f"{name} takes no arguments by name")
-        count = ARGUMENTS[name]
-        if len(tree.args) < 2 if count is None else len(tree.args) != count:
+        if miscounted:
             wanted = "2 or more arguments" if count is None else f"{count} argument{'s' if count > 1 else ''}"
             return self.fail(tree, f"{name} takes {wanted}, got {len(tree.args)}")
         if name == "where":

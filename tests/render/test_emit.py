@@ -154,6 +154,22 @@ def test_a_spec_that_stands_in_another_folder_is_not_gone(tmp_path: Path, source
     assert states(emit.survey([here], out)) == {"two/__init__.py": "orphaned"}
 
 
+@pytest.mark.parametrize("folder", ["variants", "more/specs", "."])
+def test_specs_in_any_folder_beside_the_output_judge_their_own(tmp_path: Path, folder: str) -> None:
+    out, home = tmp_path / "out", tmp_path / folder
+    home.mkdir(parents=True, exist_ok=True)
+    packages = []
+    for name in ("one", "two"):
+        spec = home / f"{name}.yaml"
+        spec.touch()
+        source = f"specs/{name}.yaml" if home.name == "specs" else spec.name
+        packages.append(emit.Package(name, source, spec, {"__init__.py": text("", source)}))
+    emit.write(packages, out)
+    assert states(emit.survey(packages[:1], out)) == {}
+    packages[1].spec.unlink()
+    assert states(emit.survey(packages[:1], out)) == {"two/__init__.py": "orphaned"}
+
+
 def test_a_folder_of_the_same_name_elsewhere_judges_no_spec(tmp_path: Path) -> None:
     # such as the one that the shipped variants come from
     ours, theirs = (tmp_path / name for name in ("ours", "theirs"))

@@ -4,10 +4,9 @@ A file that was edited by hand shows it: its header holds a hash of its text. A 
 own and counts as edited too.
 
 Orphaned are: a file with the header in a rendered package that is no longer part of it; and a whole package whose
-header names a spec of a folder that is being rendered and stands beside the output folder (`specs/old.yaml` while
-`specs/new.yaml` is rendered into `generated`), where no such spec exists any more, there or in any folder below the one
-that the output folder stands in. Files of the first kind are removed by a write; a package of the second kind is only
-told of.
+header names a spec as those are named that are being rendered (`specs/old.yaml` while `specs/new.yaml` is rendered into
+`generated`), from below the folder that the output folder stands in, where no such spec exists any more. Files of the
+first kind are removed by a write; a package of the second kind is only told of.
 """
 
 from __future__ import annotations
@@ -184,7 +183,9 @@ def _generated(folder: Path, *, abandoned: bool = False) -> Iterator[Finding]:
 
 def _abandoned(packages: Sequence[Package], out: Path) -> Iterator[Finding]:
     rendered = {p.name for p in packages}
-    homes = {p.spec.resolve().parent for p in packages}
+    root = out.resolve().parent
+    # a folder of that name elsewhere may have been the one
+    folders = {PurePosixPath(p.source).parent for p in packages if p.spec.resolve().is_relative_to(root)}
     for folder in sorted(out.iterdir()) if out.is_dir() else ():
         text = None if folder.name in rendered else read(folder / _FACE)
         found = header.read(text) if text is not None else None
@@ -192,9 +193,7 @@ def _abandoned(packages: Sequence[Package], out: Path) -> Iterator[Finding]:
             source = PurePosixPath(found.source)
             if source.stem in resources.variants() and source.parent.name == resources.specs().name:
                 continue
-            # a folder of that name elsewhere may have been the one
-            root = out.resolve().parent
-            if (root / source).parent in homes and not _somewhere(source, root):
+            if source.parent in folders and not _somewhere(source, root):
                 yield from _generated(folder, abandoned=True)
 
 

@@ -180,6 +180,16 @@ def test_a_folder_of_the_same_name_elsewhere_judges_no_spec(tmp_path: Path) -> N
     assert states(emit.survey([package(theirs, "two")], out)) == missing
 
 
+def test_a_file_in_place_of_a_package_is_told_before_anything_is_written(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "two").write_text("mine")
+    for force in (False, True):
+        with pytest.raises(NotADirectoryError, match=r"two is no folder: nothing was written"):
+            emit.write([package(tmp_path), package(tmp_path, "two")], out, force=force)
+    assert [path.name for path in out.iterdir()] == ["two"]
+
+
 def test_diff_is_what_a_write_changes(tmp_path: Path) -> None:
     out = tmp_path / "out"
     emit.write([package(tmp_path, extra="y = 1\n")], out)

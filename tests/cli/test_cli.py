@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 
 import attnforge
 from attnforge.cli import commands, program, suites
+from attnforge.explain import kernels
 from attnforge.render import emit, format, render
 from attnforge.source import resources
 
@@ -565,10 +566,17 @@ def test_a_head_of_a_mask_that_all_heads_share() -> None:
 
 
 def test_long_formulas_are_wrapped_and_choices_of_equals_are_none() -> None:
-    assert max(map(len, run("explain", "t5_decoder").stdout.splitlines())) <= 124
-    assert max(map(len, run("explain", "longformer").stdout.splitlines())) <= 124
+    for variant in ("t5_decoder", "longformer"):
+        formulas, table, _ = run("explain", variant).stdout.partition(kernels.TITLE)
+        assert table and max(map(len, formulas.splitlines())) <= 124
     shown = run("explain", write("one", 'name: {name}\nmask:\n  - expr: "k < (q if h < 2 else q)"\n')).stdout
     assert "  visible if k < q\n" in shown
+
+
+def test_explain_draws_what_the_numbers_of_a_mask_need() -> None:
+    path = write("one", "name: {name}\nmask: [causal, {{sliding_window: {{size: 700}}}}]\n")
+    assert "4096 queries downwards, 4096 keys to the right\n" in run("explain", path).stdout
+    assert "300 queries downwards, 500 keys to the right\n" in run("explain", path, "--shape", "300,500").stdout
 
 
 @pytest.mark.parametrize("variant", sorted(resources.variants()))

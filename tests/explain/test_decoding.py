@@ -38,8 +38,8 @@ def test_keys_that_are_read_are_told(name: str, read: str) -> None:
     assert first == f"a new token at `position` reads keys {read}, or fewer"
     found = table(lines)
     short, _, many = splits.table(False, False)["16BIT"][128]
-    assert found["65 to 128", "up to 16"] == [str(short[0]), str(short[2])]
-    assert found["65 to 128", "17 or more"] == [str(many[0]), str(many[2])]
+    assert found["65 to 128", "up to 16"][:2] == [str(short[0]), str(short[2])]
+    assert found["65 to 128", "17 or more"][:2] == [str(many[0]), str(many[2])]
     assert [sizes for sizes, rows in found if rows == "up to 16"] == [
         "1 to 64",
         "65 to 128",
@@ -62,7 +62,7 @@ def test_splits_are_those_with_a_visible_key(keys: int, window: int, tmp_path: P
 def test_kernels_of_latent_heads_are_told() -> None:
     found = table(told("deepseek_mla_absorbed"))
     block, _, split = splits.ON_HOPPER[1:]
-    assert found["513 to 576", f"from {splits.LEAST_ROWS}, on Hopper GPUs"] == [str(block), str(split)]
+    assert found["513 to 576", f"from {splits.LEAST_ROWS}, on Hopper GPUs"][:2] == [str(block), str(split)]
 
 
 def test_packages_that_read_no_cache_tell_nothing() -> None:

@@ -137,7 +137,7 @@ def test(specs: Sequence[str], cpu: bool, only: str | None, processes: int | Non
 
 @main.command()
 @click.argument("spec")
-@click.option("--shape", metavar="Tq,Tk", help="Draw the mask for this many queries and keys.")
+@click.option("--shape", metavar="Tq,Tk", help="Draw the mask for this many queries and keys, not as many as it needs.")
 @click.option("--png", metavar="FILE", type=_FILE, help="Write the picture there; needs matplotlib.")
 @click.option("--html", metavar="FILE", type=_FILE, help="Write a page to explore there.")
 @click.option(
@@ -156,24 +156,21 @@ def explain(
     from ..explain import decoding, kernels, markdown_page, summary
     from ..explain import explain as explanation
 
-    sizes = explanation.lengths(shape) if shape else None
+    wanted = explanation.lengths(shape) if shape else None
     path, loaded = next(iter(arguments.load([spec]).items()))
     arguments.apart(path, loaded.name, png, html, md)
     asked = explanation.given(loaded, head, numbers)
-    if sizes is None and (png or html or md or asked):
-        sizes = explanation.shape(loaded)
-    drawn = explanation.draw(loaded, *sizes, asked) if sizes else None
-    mask = drawn.mask if drawn else None
-    told = summary.text(loaded), drawn.text() if drawn else "", kernels.text(loaded, mask), decoding.text(loaded, mask)
+    sizes = wanted or explanation.shape(loaded)
+    drawn = explanation.draw(loaded, *sizes, asked)
+    told = summary.text(loaded), drawn.text(), kernels.text(loaded, drawn.mask), decoding.text(loaded, drawn.mask)
     _echo("\n".join(filter(None, told)))
-    if sizes and drawn:
-        if png:
-            drawn.png(png)
-        if html:
-            html.write_text(explanation.page(loaded, *sizes, asked), encoding="utf-8", newline="\n")
-        if md:
-            for file, text in markdown_page.Sheet(drawn, path, md, Path.cwd()).files().items():
-                file.write_text(text, encoding="utf-8", newline="\n")
+    if png:
+        drawn.png(png)
+    if html:
+        html.write_text(explanation.page(loaded, *sizes, asked), encoding="utf-8", newline="\n")
+    if md:
+        for file, text in markdown_page.Sheet(drawn, path, md, Path.cwd()).files().items():
+            file.write_text(text, encoding="utf-8", newline="\n")
 
 
 for _measure in (measures.inspect, measures.bench, measures.profile, measures.tune):

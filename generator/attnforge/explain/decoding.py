@@ -17,24 +17,18 @@ _NOTES = (
 )
 
 
-def text(spec: Spec, mask: Mask | None = None) -> str:
-    """The keys that are read and how they are split, as `explain` prints it; of a mask also splits that are seen."""
+def text(spec: Spec, mask: Mask) -> str:
+    """The keys that are read, how they are split and which splits are seen, as `explain` prints it."""
     if "decode" not in spec.exports:
         return ""
     read = " and ".join(f"[{lo}, {hi})" for lo, hi in cached_range.build(spec).read)
     keys = (f"a new token at `position` reads keys {read}, or fewer",) if read else ()
-    header = (
-        "head sizes",
-        "rows",
-        "keys of a tile",
-        "keys of a split",
-        *(("splits of the last query",) if mask else ()),
-    )
+    header = "head sizes", "rows", "keys of a tile", "keys of a split", "splits of the last query"
     table = aligned([header, *_rows(plan.build(spec), mask)])
     return "\n".join([TITLE, *(f"  {line}" for line in (*keys, *table, *_NOTES))]) + "\n"
 
 
-def _rows(planned: Plan, mask: Mask | None) -> Iterator[tuple[str, ...]]:
+def _rows(planned: Plan, mask: Mask) -> Iterator[tuple[str, ...]]:
     """For each range of head sizes the tiles of few rows, and those of many."""
     assert planned.decode
     least = 1
@@ -44,11 +38,11 @@ def _rows(planned: Plan, mask: Mask | None) -> Iterator[tuple[str, ...]]:
             _, tile, _, split = planned.decode_hopper.tile
             found[f"from {planned.decode_hopper.least_rows}, on Hopper GPUs"] = tile, split
         for rows, (tile, split) in found.items():
-            yield f"{least} to {size}", rows, str(tile), str(split), *(_count(mask, split) if mask else ())
+            yield f"{least} to {size}", rows, str(tile), str(split), _count(mask, split)
         least = size + 1
 
 
-def _count(mask: Mask, split: int) -> tuple[str]:
+def _count(mask: Mask, split: int) -> str:
     """How many splits of the keys the last query sees."""
     visits = mask.visits((1, split), owns_keys=False)[-1]
-    return (f"{int((visits != SKIPPED).sum())} of {visits.size}",)
+    return f"{int((visits != SKIPPED).sum())} of {visits.size}"

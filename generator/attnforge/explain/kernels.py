@@ -15,28 +15,25 @@ TITLE = "Kernels on Hopper GPUs, float16 and bfloat16"
 _PORTABLE = {"forward": ("forward",), "backward": ("backward_dq", "backward_dkv")}  # what makes a pass of them
 
 
-def text(spec: Spec, mask: Mask | None = None) -> str:
-    """The passes by head size, as `explain` prints them; of a mask also its tiles. Nothing without such kernels."""
-    far = reach.build(spec).of(mask.numbers) if mask else 0
-    rows = list(_rows(plan.build(spec), mask, far))
+def text(spec: Spec, mask: Mask) -> str:
+    """The passes by head size and the tiles they visit, as `explain` prints them. Nothing without such kernels."""
+    rows = list(_rows(plan.build(spec), mask, reach.build(spec).of(mask.numbers)))
     if not rows:
         return ""
-    header = ("pass", "head sizes", "takes those of hopper", *(("here", "hopper visits", "portable") if mask else ()))
+    header = ("pass", "head sizes", "takes those of hopper", "here", "hopper visits", "portable")
     return "\n".join([TITLE, *(f"  {line}" for line in aligned([header, *rows]))]) + "\n"
 
 
-def _rows(planned: Plan, mask: Mask | None, far: int) -> Iterator[tuple[str, ...]]:
+def _rows(planned: Plan, mask: Mask, far: int) -> Iterator[tuple[str, ...]]:
     """For each pass and each range of head sizes the choice that a call makes whose queries see so far."""
     for its, sizes in planned.tables.hopper.items():
         for size, by_length in sizes.items():
             limits = planned.tables.faster[its].get(size, ())
             least = planned.tables.reach.get(its, {}).get(size, 0)
-            row: tuple[str, ...] = (its, f"{size // 2 + 1} to {size}", _when(limits, least))
-            if mask:
-                here = "hopper" if outrun(limits, mask.k_len, far, least) else "portable"
-                tile = of_length(by_length, planned.visible_keys(mask.k_len, mask.numbers))
-                row += (here, _count(mask, tile, owns_keys=its == "backward"), _portable(planned, mask, its, size))
-            yield row
+            here = "hopper" if outrun(limits, mask.k_len, far, least) else "portable"
+            tile = of_length(by_length, planned.visible_keys(mask.k_len, mask.numbers))
+            visits = _count(mask, tile, owns_keys=its == "backward"), _portable(planned, mask, its, size)
+            yield its, f"{size // 2 + 1} to {size}", _when(limits, least), here, *visits
 
 
 def _when(limits: Sequence[int], least: int = 0) -> str:

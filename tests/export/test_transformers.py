@@ -320,6 +320,23 @@ def test_a_prompt_may_come_in_chunks(module: Callable[..., ModuleType]) -> None:
     assert (torch.cat(chunks, 1) - expected)[held.bool()].abs().max() < 2e-5 * expected.abs().max()
 
 
+@pytest.mark.usefixtures("on_device")
+@torch.no_grad()
+def test_a_cache_for_windows_drops_keys_of_any_spec_of_distances(module: Callable[..., ModuleType]) -> None:
+    text = "mask: [causal, {sliding_window: {size: runtime}}]\nscore: [expr: score * (1 + warmth), alibi]\n"
+    own = module("warm_windows", f"{text}inputs: {{warmth: {{axes: [head]}}}}\nexports: [decode, transformers]\n")
+    model, (ids, held), warmth = DECODERS["mistral"].made(), padded("left", length=14), torch.tensor((0.5, -0.2))
+    model.set_attn_implementation(own.register())
+    whole = model(ids, attention_mask=held, use_cache=False, warmth=warmth).logits
+    cache = transformers.DynamicCache(config=model.config)
+    chunks = [
+        model(ids[:, first:past], attention_mask=held[:, :past], past_key_values=cache, warmth=warmth).logits
+        for first, past in ((0, 6), (6, 12), (12, 13), (13, 14))
+    ]
+    assert cache.layers[0].keys.shape[2] == WINDOW["sliding_window"] - 1
+    assert (torch.cat(chunks, 1) - whole)[held.bool()].abs().max() < 2e-5 * whole.abs().max()
+
+
 @torch.no_grad()
 def test_a_mask_may_be_written_to_between_calls(module: Callable[..., ModuleType]) -> None:
     own, layer = module(DECODERS["llama"].spec), SimpleNamespace(is_causal=True)

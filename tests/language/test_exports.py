@@ -62,7 +62,30 @@ def test_scores_tell_of_caps_biases_and_positions(tmp_path: Path) -> None:
     said = load(tmp_path, "score: [softcap: {cap: 5}, bias]").layers
     assert (said.cap, said.bias, said.reads_q, said.moves) == (5.0, True, False, True)
     said = load(tmp_path, "mask: [causal]\nscore: [alibi]").layers
-    assert (said.cap, said.bias, said.reads_q, said.moves) == (None, False, True, False)
+    assert (said.cap, said.bias, said.reads_q, said.moves) == (None, False, True, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "moves"),
+    [
+        ("mask: [causal, {sliding_window: {size: runtime}}, {dilated: {stride: 2}}]\nscore: [relative_bias: {}]", True),
+        ("mask: [expr: q < k + n]\ninputs: {n: {axes: [], dtype: int}}", True),
+        ("mask: [expr: 2 * q - k - k == 4]\nscore: [expr: score * t]\ninputs: {t: {axes: [head]}}", True),
+        ("score: [expr: 'score + t[min(q - k, 31), h]']\ninputs: {t: {axes: [32, head]}}", True),
+        ("mask: [chunked: {size: 4}]", False),
+        ("mask: [prefix_lm]", False),
+        ("mask: [expr: 3 * q < 2 * k]", False),
+        ("mask: [expr: (q >= 3) == (k >= 3)]", False),
+        ("score: [expr: score * log(k_len)]", False),
+        ("score: [expr: score + exp(-q / 64)]", False),
+        ("score: [expr: score + x]\ninputs: {x: {axes: [key]}}", False),
+        ("score: [log_decay]", False),
+    ],
+)
+def test_terms_of_distances_stay_where_positions_are_counted_from_elsewhere(
+    tmp_path: Path, text: str, moves: bool
+) -> None:
+    assert load(tmp_path, text).layers.moves == moves
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from ..expressions.evaluation import compiled
-from ..expressions.tree import Node
+from ..expressions.inputs import Input
+from ..expressions.linear_forms import linear, variable
+from ..expressions.tree import COMPARISONS, Node
 
 # positions that tell whether a mask hides every later key
 _PLACES = (0, 1, 2, 3, 5, 8, 31, 32, 33, 127, 128, 1000)
@@ -25,11 +27,13 @@ class LayerTerms:
     moves: bool = True  # whether all terms stay as they are where the count of positions begins elsewhere
 
 
+Labelled = tuple[str | None, Node]  # an expression with the name of its term, if it has one
 ALL_KEYS = LayerTerms("all")
 
 
-def of(masks: Sequence[tuple[str, Node]], scores: Sequence[tuple[str, Node]]) -> LayerTerms:
-    """The layer's terms among masks and score terms, which come with their labels."""
+def of(masks: Sequence[Labelled], scores: Sequence[Labelled], inputs: Sequence[Input]) -> LayerTerms:
+    """The layer's terms among masks and score terms, which read these inputs."""
+    by_token = {given.name for given in inputs if given.rows}
     named = dict(masks)
     prefix = "prefix_lm" in named
     capped = next((term for label, term in scores if label == "softcap"), None)
@@ -40,7 +44,8 @@ def of(masks: Sequence[tuple[str, Node]], scores: Sequence[tuple[str, Node]]) ->
         _number(capped.args[0]) if capped else None,
         any(label == "bias" for label, _ in scores),
         any(leaf.op == "var" and leaf.value == "q" for node in others for leaf in node.walk()),
-        {*named} <= {"causal", "sliding_window"} and {label for label, _ in scores} <= {"softcap", "bias"},
+        # a bias is the layer's own, which has one for the keys that there are
+        all(_moves(node, by_token) for label, node in (*masks, *scores) if label != "bias"),
     )
 
 
@@ -66,4 +71,19 @@ def _causal(keep: Node) -> bool:
         return False
 
 
+def _moves(node: Node, by_token: Collection[str]) -> bool:
+    """Whether an expression asks of positions how far they are apart, and no more."""
+    if node == variable("k_len") or (node.op == "input" and node.value in by_token):
+        return False
+    parts, sides = node.args, node.args if node.op in COMPARISONS else (node,)
+    if all(side.type == "int" for side in sides):
+        form = linear(sides[0]) - linear(sides[1]) if node.op in COMPARISONS else linear(node)
+        if form.factor(_Q) != -form.factor(_K):
+            return False
+        atoms = tuple(atom for atom, _ in form.without(_Q).without(_K).terms)
+        parts = node.args if atoms == (node,) else atoms
+    return all(_moves(part, by_token) for part in parts)
+
+
+_Q, _K = variable("q"), variable("k")
 _OTHERS = ("b", "h", "kv_h", "q_len", "k_len")

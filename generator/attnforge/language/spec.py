@@ -172,7 +172,7 @@ class _Loader:
         given = tuple(order.seen(k.meaning) for k in self.keywords.values() if isinstance(k.meaning, Input))
         given = tuple(one.packed for one in given) if packed else given
         of = {one: one for one in self.used}.get  # an inline term may read an input of a term's name
-        said = layers.of([(of(m.label, ""), m.keep) for m in masks], [(of(s.label, ""), s.score) for s in scores])
+        said = layers.of([(of(m.label), m.keep) for m in masks], [(of(s.label), s.score) for s in scores], given)
         wide = self._latent(fields, order)
         asking = exports.Candidate(name, self.keywords, given, said, packed, turned, dropped, order, wide)
         wanted = exports.read(fields.get("exports"), asking, self.problems)

@@ -364,6 +364,9 @@ def test_learned_values_of_packed_tokens_are_made_of_them(package: Callable[...,
         ({"num_kv_heads": 0}, "num_kv_heads: expected a divisor of the 4 heads, got 0"),
         ({"hidden_size": 66}, "head_dim: expected one, as 66 columns do not make 4 equal heads"),
         ({"head_dim": 15}, "head_dim: expected an even number, as components turn in pairs, got 15"),
+        ({"head_dim": -8}, "head_dim, v_head_dim: expected at least 1, got -8 and -8"),
+        ({"v_head_dim": 0}, "head_dim, v_head_dim: expected at least 1, got 16 and 0"),
+        ({"rope_theta": 0}, "rope_theta: expected more than 0, got 0"),
     ],
 )
 def test_a_layer_that_cannot_be_is_refused_when_it_is_made(

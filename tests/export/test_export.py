@@ -94,6 +94,15 @@ mask: [causal, expr: "lift[k] > -0.5"]
 score: [expr: "score + log(lift[k] + 0.5)"]
 inputs: {lift: {axes: [token, head], grad: true}}
 """,
+    "sums_that_nothing_hides": """
+score: [log_decay, expr: "log(exp(score) + x[k] * x[k])"]
+inputs: {x: {axes: [token], grad: true}}
+""",
+    "packed_sequences_that_nothing_else_hides": """
+layout: packed
+score: [expr: "score + lift[k] * sqrt(k_len - k)"]
+inputs: {lift: {axes: [token, head], grad: true}}
+""",
     "functions": """
 mask:
   - expr: "min(q, 9) >= max(k - 3, 0, 1) and clamp(k, 2, 7) <= abs(q) and exp(size / 8) > 0.1 * k"

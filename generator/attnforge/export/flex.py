@@ -13,7 +13,7 @@ from ..expressions.tree import Node
 from ..language.spec import Spec
 from ..plan import storage
 from ..plan.arguments import Argument
-from ..plan.finite import is_finite
+from ..plan.finite import is_finite, wild
 from ..plan.names_in_code import in_code
 from ..plan.statements import labelled, names
 from ..printing import printers
@@ -71,11 +71,8 @@ class Flex:
     tiles: str  # the keyword that takes a mask's tiles
 
 
-def build(spec: Spec, arguments: Iterable[Argument], guarded: bool) -> Flex:
-    """Prints the terms of a spec for FlexAttention; `arguments` are the plan's.
-
-    `guarded`: a derivative may be infinite or NaN where the mask hides the score, so that terms may not see it there.
-    """
+def build(spec: Spec, arguments: Iterable[Argument]) -> Flex:
+    """Prints the terms of a spec for FlexAttention; `arguments` are the plan's."""
     if spec.dropout:
         raise Inexpressible(
             "FlexAttention has no dropout: its functions see scores, never the weights after the softmax"
@@ -88,6 +85,9 @@ def build(spec: Spec, arguments: Iterable[Argument], guarded: bool) -> Flex:
     far = whole_numbers.stretched((*scores, *masks), limits)
     numbers = _Numbers(limits)
     scores, masks = [numbers.read(node) for node in scores], [numbers.read(node) for node in masks]
+    # a derivative may be infinite or NaN where the mask hides the score: terms may not see it there
+    inputs = {given.name: given for given in spec.inputs}
+    guarded = (spec.packed or bool(masks)) and wild((term.score for term in spec.scores), inputs)
     leaf, seen = (_Leaf(spec, bool(far & {"q", "k"}), limits) for _ in range(2))
     leaf.learn(scores, guarded)
     seen.detach(masks)

@@ -153,7 +153,7 @@ def export(spec: Spec, to: str) -> str:
     """A module with the variant of a spec for another library; `to` names it. Raises flex.Inexpressible."""
     planned = dataclasses.replace(plan.build(spec), statistics=None)  # other libraries have none
     texts = reference.build(spec, planned.arguments)
-    values = {"plan": planned, "oracle": texts, "flex": flex.build(spec, planned.arguments, texts.guarded)}
+    values = {"plan": planned, "oracle": texts, "flex": flex.build(spec, planned.arguments)}
     return _python(f"export/{to}.py.jinja", values)
 
 

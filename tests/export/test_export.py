@@ -103,6 +103,12 @@ layout: packed
 score: [expr: "score + lift[k] * sqrt(k_len - k)"]
 inputs: {lift: {axes: [token, head], grad: true}}
 """,
+    "choices": """
+score:
+  - expr: "score if k % 3 == 0 else score / (k % 3)"
+  - expr: "score + (lift[k] * log(lift[k]) if lift[k] > 0 else lift[k])"
+inputs: {lift: {axes: [token, head], grad: true}}
+""",
     "functions": """
 mask:
   - expr: "min(q, 9) >= max(k - 3, 0, 1) and clamp(k, 2, 7) <= abs(q) and exp(size / 8) > 0.1 * k"

@@ -13,7 +13,7 @@ from ..expressions.tree import Node
 from ..language.spec import Spec
 from ..plan import storage
 from ..plan.arguments import Argument
-from ..plan.finite import is_finite, wild
+from ..plan.finite import is_finite, sheltered, wild
 from ..plan.names_in_code import in_code
 from ..plan.statements import labelled, names
 from ..printing import printers
@@ -79,14 +79,14 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Flex:
         )
     arguments, spec = tuple(arguments), in_code(spec)
     taken = tuple(a for a in arguments if a.name not in _OUTSIDE)
-    scores = [_whole(_bound(term.score, spec)) for term in spec.scores]
+    inputs = {given.name: given for given in spec.inputs}
+    scores = [_whole(_bound(sheltered(term.score, inputs), spec)) for term in spec.scores]
     masks = [_bound(mask.keep, spec) for mask in spec.masks]
     limits = whole_numbers.limits(spec.inputs, spec.options)
     far = whole_numbers.stretched((*scores, *masks), limits)
     numbers = _Numbers(limits)
     scores, masks = [numbers.read(node) for node in scores], [numbers.read(node) for node in masks]
     # a derivative may be infinite or NaN where the mask hides the score: terms may not see it there
-    inputs = {given.name: given for given in spec.inputs}
     guarded = (spec.packed or bool(masks)) and wild((term.score for term in spec.scores), inputs)
     leaf, seen = (_Leaf(spec, bool(far & {"q", "k"}), limits) for _ in range(2))
     leaf.learn(scores, guarded)

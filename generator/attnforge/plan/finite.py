@@ -1,7 +1,8 @@
-"""Tests whether values and derivatives are certain to be finite for all finite q and k."""
+"""Whether values and derivatives are certain to be finite for all finite q and k, and shelter for others."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 
 from ..expressions.functions import FUNCTIONS
@@ -10,6 +11,7 @@ from ..expressions.tree import SCORE, Node
 from ..printing import printers
 
 _LARGE = 1e38
+_ZERO = Node("num", (), 0.0)
 _PLAIN = {"+", "-", "*", "neg"}
 _SAFE = printers.LEAVES | {"num", "+", "-", "neg"}
 
@@ -43,6 +45,27 @@ def tame(node: Node, inputs: dict[str, Input], score: bool = True) -> bool:
     if (function := FUNCTIONS.get(node.op)) and function.kind == "smooth":
         return function.finite and tame(args[0], inputs, score) and is_finite(args[0], score)
     return (function or node.op in _SAFE) and all(tame(a, inputs, score) for a in args)
+
+
+def sheltered(node: Node, inputs: dict[str, Input]) -> Node:
+    """The node, what it does not choose kept from gradients: 0 times an infinite derivative would be NaN."""
+    args = tuple(sheltered(arg, inputs) for arg in node.args)
+    if node.op == "where" and not printers.is_scalar(args[0]):
+        condition, *others = args
+        wild = [not tame(arg, inputs) for arg in node.args[1:]]
+        chosen = [_only(condition, x, i, inputs) if wild[i] else x for i, x in enumerate(others)]
+        args = (condition, *chosen)
+    return dataclasses.replace(node, args=args)
+
+
+def _only(condition: Node, node: Node, place: int, inputs: dict[str, Input]) -> Node:
+    """What gets gradients in a node, 0 where the condition chooses the other of two places."""
+    if node == SCORE or (node.op == "input" and inputs[str(node.value)].grad):
+        pair = (node, _ZERO) if place == 0 else (_ZERO, node)
+        return Node("where", (condition, *pair), None, "float")
+    if node.op == "input":
+        return node
+    return dataclasses.replace(node, args=tuple(_only(condition, arg, place, inputs) for arg in node.args))
 
 
 def _learns(node: Node, inputs: dict[str, Input]) -> bool:

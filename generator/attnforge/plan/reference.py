@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from ..language.spec import Spec
 from ..printing import printers
 from . import running_sums, storage, suite_cases, suite_inputs
 from .arguments import Argument
-from .finite import tame, wild
+from .finite import sheltered, wild
 from .names_in_code import in_code
 from .positions import FIRST
 from .statements import labelled, names
@@ -41,7 +40,6 @@ _LOCALS = {
     "k_pos": "torch.arange(k_len, device=device)",
 }
 _KEEP = Node("local", (), "keep", "bool")
-_ZERO = Node("num", (), 0.0)
 _ZEROS = Node("local", (), "torch.zeros_like(score)", "float")
 
 
@@ -104,7 +102,7 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
     leaf.guarded = guarded  # masks, which tell what is visible, read all
     score: list[str] = []
     for term in own.scores:
-        text = printers.torch(_value(_sheltered(term.score, inputs)), leaf, leaf.limits, total=True)
+        text = printers.torch(_value(sheltered(term.score, inputs)), leaf, leaf.limits, total=True)
         if any(n.op == "input" and inputs[str(n.value)].scan for n in term.score.walk()):
             text = f"({text}).to(dtype)"
         score += labelled(f"score = {text}", term.label)
@@ -159,27 +157,6 @@ def _added(spec: Spec, inputs: dict[str, Input]) -> tuple[str, ...]:
 def _value(score: Node) -> Node:
     """A score term's value, one for each score even where the score does not stand in it."""
     return score if any(n == SCORE for n in score.walk()) else Node("+", (_ZEROS, score))
-
-
-def _sheltered(node: Node, inputs: dict[str, Input]) -> Node:
-    """The node, what it does not choose kept from gradients: 0 times an infinite derivative would be NaN."""
-    args = tuple(_sheltered(arg, inputs) for arg in node.args)
-    if node.op == "where" and not printers.is_scalar(args[0]):
-        condition, *others = args
-        wild = [not tame(arg, inputs) for arg in node.args[1:]]
-        chosen = [_only(condition, x, i, inputs) if wild[i] else x for i, x in enumerate(others)]
-        args = (condition, *chosen)
-    return dataclasses.replace(node, args=args)
-
-
-def _only(condition: Node, node: Node, place: int, inputs: dict[str, Input]) -> Node:
-    """What gets gradients in a node, 0 where the condition chooses the other of two places."""
-    if node == SCORE or (node.op == "input" and inputs[str(node.value)].grad):
-        pair = (node, _ZERO) if place == 0 else (_ZERO, node)
-        return Node("where", (condition, *pair), None, "float")
-    if node.op == "input":
-        return node
-    return dataclasses.replace(node, args=tuple(_only(condition, arg, place, inputs) for arg in node.args))
 
 
 def _sizes(spec: Spec, shapes: dict[str, str]) -> dict[str, str]:

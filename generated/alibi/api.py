@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3ef6a088e74fb323
-#   text hash     0d651f82c8866998
+#   content hash  5e62778adb23e554
+#   text hash     bea1f45c51e03848
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a662d1cc3957d9e0
-#   text hash     772b43b83651746d
+#   content hash  d4b65846d7312c8b
+#   text hash     778da1d81561b66e
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c83881abc7a116b8
-#   text hash     131b782d0fa54cec
+#   content hash  41d20f070b3fccb4
+#   text hash     903900af27c06c76
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

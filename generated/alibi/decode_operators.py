@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9ad82f0d20df07d9
-#   text hash     646d6b2121f0710e
+#   content hash  dd84fd0d80a4f4a7
+#   text hash     35e6f723fd8beab6
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

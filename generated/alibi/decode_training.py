@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2a1c4ce4cbd997c7
-#   text hash     0adde2b1a0e83b7e
+#   content hash  a0312ea2a0c2ca09
+#   text hash     4babb5c5f8cec3c7
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

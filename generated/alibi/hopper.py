@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  536e61fdb913703b
-#   text hash     4af035c6fda28d81
+#   content hash  91a32faa5026cd30
+#   text hash     a6b83bdaf17beee2
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  56200db4f7a3a0fe
-#   text hash     1b1b96c2ccea1a74
+#   content hash  251a816b6fcdc63c
+#   text hash     c13b06ef1166399d
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  43ab101f1cc0c297
-#   text hash     b2bb6ab50ee837c8
+#   content hash  fd06f7986fd6dd11
+#   text hash     d55012e321284304
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

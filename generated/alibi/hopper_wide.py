@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  840b48308dea9420
-#   text hash     b1ba267901b9cd12
+#   content hash  23936812d589adf3
+#   text hash     12a9a2930fe2da21
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

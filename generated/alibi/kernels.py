@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8e58937286528ea0
-#   text hash     26c2eb060d9ff28a
+#   content hash  a3b596a84efa10d5
+#   text hash     5069130c6f91af45
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

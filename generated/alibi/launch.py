@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b758c18cbecc7117
-#   text hash     2d1ca0b86158758c
+#   content hash  030c0a38f9a2f73f
+#   text hash     8017fb8ed5fa614d
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

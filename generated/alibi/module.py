@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ab695f7987eb84e1
-#   text hash     6232619dabc45cef
+#   content hash  144c4cd4a46b6056
+#   text hash     d350631cb5ba047a
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -55,6 +55,8 @@ class Attention(torch.nn.Module):
             raise ValueError(f"head_dim: expected one, as {hidden_size} columns do not make {num_heads} equal heads")
         head_dim = hidden_size // num_heads if head_dim is None else head_dim
         v_head_dim = head_dim if v_head_dim is None else v_head_dim
+        if head_dim < 1 or v_head_dim < 1:
+            raise ValueError(f"head_dim, v_head_dim: expected at least 1, got {head_dim} and {v_head_dim}")
         self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
         self.head_dim, self.v_head_dim, self.scale = head_dim, v_head_dim, scale
         made = {"device": device, "dtype": dtype}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e49bb8c3a86585fb
-#   text hash     3e269d7d7bdaaaf6
+#   content hash  ee3a8b58c8c51bcd
+#   text hash     df130f4cdae95b0c
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  68137bc8d3ac77bb
-#   text hash     40833991d4eb197a
+#   content hash  fa7f28db86c03293
+#   text hash     91c476201819a3f1
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  48cc09e5aeaa08e5
-#   text hash     e26a1da637ccc225
+#   content hash  c1bba9124bf8ffc6
+#   text hash     5578be11776c669e
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  64d7197127ee3f10
-#   text hash     780d49f94a942fc9
+#   content hash  4c3888a358020fbb
+#   text hash     5c837b7c273ad0dd
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

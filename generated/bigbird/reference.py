@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c1c1955d1cac36b9
-#   text hash     26e945f95731a67c
+#   content hash  971d38492fc76d4b
+#   text hash     3dc02cb6377af0f4
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

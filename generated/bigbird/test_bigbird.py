@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b5a651007f761fc0
-#   text hash     e700bcc8d678c2f0
+#   content hash  8012498630abd860
+#   text hash     2dcc3669596d20a0
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

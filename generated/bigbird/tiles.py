@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ce22360ba4628742
-#   text hash     a2f3cd2d2738fbe7
+#   content hash  a6bc705b625ea151
+#   text hash     ba5f80a17ed87d7d
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

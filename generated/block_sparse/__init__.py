@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  226212daa26268b1
-#   text hash     50b6ec82f4ce17c2
+#   content hash  4ef33451f1c2fa3e
+#   text hash     d328e99953d97ef5
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  038ee248f8d53d91
-#   text hash     c20578bc798ae1b5
+#   content hash  3007bd3af839012e
+#   text hash     2e903b2970b6612b
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

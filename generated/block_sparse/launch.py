@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d60211a0e67f1d39
-#   text hash     6aab0dd2b212121e
+#   content hash  8bfca190bcd934a5
+#   text hash     a84bc5e025bd8144
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  218cce4aa810eb2f
-#   text hash     594d1cbb7d328f20
+#   content hash  4407c5c50d74e223
+#   text hash     d77699c3976c26da
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

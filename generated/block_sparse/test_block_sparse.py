@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  f2ba9c6377cedbbe
-#   text hash     0b6e243752c4eab2
+#   content hash  b894c798c5ad58a1
+#   text hash     161487bb2d909522
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

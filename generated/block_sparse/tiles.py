@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a504b84bc9b2e4d6
-#   text hash     5b874b92fa064502
+#   content hash  e7809569c4c427dc
+#   text hash     c573cd1ef915cdba
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b9b145e8716f3282
-#   text hash     d34a4bd0e7b40949
+#   content hash  d73db594c25e756e
+#   text hash     b3629d7166986621
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

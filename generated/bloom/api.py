@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f6a20db516d12b4e
-#   text hash     d8ae82346750647a
+#   content hash  fbe1c12cafc56aa3
+#   text hash     b9701983f4429254
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  90ed443a6f428092
-#   text hash     a445a5a847e23e27
+#   content hash  00052a442fda43ae
+#   text hash     996217146b2a8ec1
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  8b0b3feb2dd69e46
-#   text hash     a2f0d6cb46f26ce4
+#   content hash  ec5ded972728305d
+#   text hash     eb6a6a35c9856f90
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9fbdd99a23fe8672
-#   text hash     d25df8ff737f5cff
+#   content hash  e052632e0716e18d
+#   text hash     c508ea2b0ed0c0fd
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ca5f1340828bb59e
-#   text hash     6213ffbdd766f1c4
+#   content hash  8ed1618050e0596c
+#   text hash     1ac1f8a451125185
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

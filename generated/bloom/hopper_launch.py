@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0ee320125c2c1a89
-#   text hash     18403ccc2e80f1b5
+#   content hash  5e14a65cc587bb96
+#   text hash     86752b722fe3dcb3
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

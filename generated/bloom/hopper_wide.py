@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  057ac0ebcbe9c3e9
-#   text hash     1c8c11a92595cb4e
+#   content hash  458a11c6a80c15a3
+#   text hash     3342cf62a37c47e9
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2a833b75885ea6b2
-#   text hash     9fdc05be4feaf1c2
+#   content hash  4bc9b791bf583864
+#   text hash     b5ca11acef87d86d
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9ce0d8834010040d
-#   text hash     5d3ed36146343316
+#   content hash  2dcf7a991b68706a
+#   text hash     ad84976190aaac60
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

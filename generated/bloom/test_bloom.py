@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5208728489f186f2
-#   text hash     25832c2cca9a7e58
+#   content hash  746eb03b11f2faef
+#   text hash     99a65f5d27d59983
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

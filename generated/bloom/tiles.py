@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  26680ed8332b2681
-#   text hash     03eb90bf63b520b4
+#   content hash  612a3b89a9186860
+#   text hash     f227409456a5ca26
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  334a43178210d930
-#   text hash     80750bfa0984b2c4
+#   content hash  96dd7ca7c2162a67
+#   text hash     c8f84fc408744957
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  bda36227416469e6
-#   text hash     7cc4f0a604ff8bff
+#   content hash  5c76a493c1e0afc0
+#   text hash     8afa5e323ec451f1
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  bfe5953f53fbf93b
-#   text hash     80b399611463d74a
+#   content hash  d39208e2499b7882
+#   text hash     af67bd07729e7cef
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

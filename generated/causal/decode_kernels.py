@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c3d5b28575a2af43
-#   text hash     8c34f8d3d9418248
+#   content hash  fba4a04aeca726a5
+#   text hash     555a0c2597e6c50c
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  13df200d973339af
-#   text hash     d372afd05b26280e
+#   content hash  7fa2cd44c88b43e7
+#   text hash     1fefb93b6ac27e97
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  91f3f1fc64fad32d
-#   text hash     3b04378c252f0df6
+#   content hash  2921cd9665bcea90
+#   text hash     f08e5c8e23e36dc8
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3ffe78f8b7d3b8ed
-#   text hash     f15ee652141f4206
+#   content hash  c21c8d34d7aad71b
+#   text hash     00193d6a57ac4b9f
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

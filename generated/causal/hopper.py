@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a4f52a49c878c29a
-#   text hash     648df864ddae5761
+#   content hash  a2d8b99ebaba264b
+#   text hash     1f29f19e555b1feb
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fdf50a51ff2ed10f
-#   text hash     8b83f59a03a1c765
+#   content hash  d4344d6efb44e2d3
+#   text hash     e108a4a4839d23fa
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

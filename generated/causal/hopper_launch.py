@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  111e2b98a742df1d
-#   text hash     1f0058682680d203
+#   content hash  904ca1730fb85282
+#   text hash     f870b97ae50d24fc
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  89448be99ff58cf8
-#   text hash     4f06d6449d1b8a2c
+#   content hash  19fc6dc70fb4ca7c
+#   text hash     589a9eddd930f006
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fe4138066407f841
-#   text hash     07cc3e493e1d2ea9
+#   content hash  5a45fb8e423638fb
+#   text hash     afe2b103a97658d6
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

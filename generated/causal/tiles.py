@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6cd6dfd5a1c70d66
-#   text hash     28af1cc12f7f362c
+#   content hash  cae5510bc19898f8
+#   text hash     a01f94b8848e28b3
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6b8abf1461dce25f
-#   text hash     8c96e29dc4a43fc7
+#   content hash  a576ba28cb929d37
+#   text hash     1c9ca1ff04e4eb08
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e3269c3624608e26
-#   text hash     f196c2b43e6cce4b
+#   content hash  a42631a4cecb94a6
+#   text hash     866a48ad0c3e2853
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

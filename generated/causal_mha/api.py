@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  994c2575436cb5f1
-#   text hash     81a725ebd30a5fc2
+#   content hash  b20ba668628b7b71
+#   text hash     9f4dc06032bcd536
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d433c7dc9829b1db
-#   text hash     73f401ecf0b3ea8e
+#   content hash  8d6e476f1a8792a5
+#   text hash     e4fb5d3b89f7bfbb
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

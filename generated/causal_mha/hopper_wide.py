@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  40c3141c1592b153
-#   text hash     2ccc19cff5b053ff
+#   content hash  b2cb348d091d2c41
+#   text hash     eff634efc3417316
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  73d0e5c007974b11
-#   text hash     d26b14c6409e64af
+#   content hash  17406320f863cbe6
+#   text hash     0594916930be217b
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5dd956133aaaf515
-#   text hash     632ef957360dc76e
+#   content hash  2712c1828902c704
+#   text hash     c4cc772fa99d3cd5
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

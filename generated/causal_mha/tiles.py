@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c11e5784f58ec8d8
-#   text hash     0f538c5744dc6ac6
+#   content hash  eb3bfafc15537982
+#   text hash     10a52fd01fa6c868
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

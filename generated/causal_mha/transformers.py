@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5013204e871217f6
-#   text hash     e903fe497416d8f2
+#   content hash  02b563970557fe61
+#   text hash     376bde4dc603c108
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4de4c44da8dc22ed
-#   text hash     6cf8de7d17e6f243
+#   content hash  5859adf6efa7e8eb
+#   text hash     1e388d026e975dd6
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  70b1e5efc0703129
-#   text hash     88cdf6d917fd7e90
+#   content hash  ff9875b0e839e94c
+#   text hash     9f2ed28a57d94e6f
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f9b59f4fba6a9d34
-#   text hash     b90e9ff2e82a27f5
+#   content hash  fb49045e0b3e6f43
+#   text hash     55c1cf04d0b832d0
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

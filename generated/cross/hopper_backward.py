@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e8996cf7c808d8f6
-#   text hash     3841ef29a1738f17
+#   content hash  8f4d6c67e6069280
+#   text hash     91626e8714f247c2
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

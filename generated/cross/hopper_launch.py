@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  34c48b072d882d35
-#   text hash     c8fb2c5d0f0bb4d4
+#   content hash  179f77ed5fbe08e8
+#   text hash     7cc6a2a0a4a023cb
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

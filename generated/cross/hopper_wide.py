@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c18a36210fa65c00
-#   text hash     729897a87e961d0a
+#   content hash  0126ebddf4b6f9c4
+#   text hash     17e26828a1ac802b
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a4be0a06c17a9fbd
-#   text hash     8ab08c490d112a1f
+#   content hash  39b771067d78f26c
+#   text hash     b70c0d44afa6dc63
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  01543df0233de40c
-#   text hash     6b8db942e4eebdd2
+#   content hash  85a732ad725c17d3
+#   text hash     97b7aef601a532f9
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

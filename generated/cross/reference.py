@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  13dd536aee064377
-#   text hash     7e78f0f7d6c720e3
+#   content hash  50f2fd474ecfe8e3
+#   text hash     abf69cd4ac5796d5
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

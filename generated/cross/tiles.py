@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f4d5afc2f2f6eb87
-#   text hash     317d2e96a6b6d73f
+#   content hash  a7c777d20b3b2f88
+#   text hash     33f268eab93ac94c
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

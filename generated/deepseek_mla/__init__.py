@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c47eb1c5241476b1
-#   text hash     b9067f55ea012eff
+#   content hash  1d3bf5e161571d4a
+#   text hash     7236c0609368316f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

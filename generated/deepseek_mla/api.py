@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  53d40ddaba790186
-#   text hash     1e0e16c74705ac33
+#   content hash  3d9bd99ae3bff94d
+#   text hash     d44a7c6f62411483
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

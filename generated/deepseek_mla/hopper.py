@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  41b64a212adfbd12
-#   text hash     f30762462ef02480
+#   content hash  7b52c8ecaa6bb183
+#   text hash     81c05e686283b56b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0715dc9b757dab0f
-#   text hash     2708eafcde7c375d
+#   content hash  9d7a50476b0344f4
+#   text hash     7d6a6d6254e9c3be
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

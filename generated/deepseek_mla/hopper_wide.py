@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  2051b529309e18b9
-#   text hash     7b6d29b9f7660423
+#   content hash  985b236b1c5a4119
+#   text hash     de0f97508f7d5817
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  614bf01074d613bb
-#   text hash     a018a5460bc408c2
+#   content hash  9a263b0a01770b64
+#   text hash     23de886ba3be2218
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a581987818c6fcfe
-#   text hash     5c8edb68ba081a27
+#   content hash  545c44da9f897cc0
+#   text hash     6f04d8e3d096c94d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  7200ee7558b86bcb
-#   text hash     2629e4b3976b0e17
+#   content hash  b6e37fb722e9dc89
+#   text hash     fd2082dfa601bdc3
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  231d69225d1447d6
-#   text hash     e1c19ea6c1fd6a5e
+#   content hash  7278c5680369c9c2
+#   text hash     4eb7a85e5f25b12f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

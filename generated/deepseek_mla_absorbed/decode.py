@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  1be59932f6cc4dae
-#   text hash     55582d83d928f022
+#   content hash  e054b104afc8a2c8
+#   text hash     cdc70c30dd504bd3
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

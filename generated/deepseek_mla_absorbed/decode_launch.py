@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  5adf42db3698c1ab
-#   text hash     20185a9fe3323ab1
+#   content hash  e48cfd7843fccd7b
+#   text hash     85fc086a58eb96d6
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  5d010932b93b4c0c
-#   text hash     1ad645d9217ae426
+#   content hash  21f105dd82ea7137
+#   text hash     ad8aa8667afccb80
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

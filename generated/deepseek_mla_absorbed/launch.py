@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  93d1a64fb5242cd4
-#   text hash     a07b7c58c0239727
+#   content hash  bd93ac45ec5f1967
+#   text hash     81c46439ca767179
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bc9ef5fe2fd18bdd
-#   text hash     565dc3a0e73629e2
+#   content hash  96b787438644c8f0
+#   text hash     ae9280ad86491e78
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a3c2b95ceb3f2106
-#   text hash     477f30fa5512cca5
+#   content hash  3dafc3faa718b679
+#   text hash     2796363ef5b90687
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  39ed72cc02a42f43
-#   text hash     93e77febec74a7c9
+#   content hash  0ae28a66abc09406
+#   text hash     fd86f555de258237
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

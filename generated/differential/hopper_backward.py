@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6125ee9cfcb01b21
-#   text hash     78a705ae200f9b35
+#   content hash  63a16a2cffd562fa
+#   text hash     c676c317d9dda8ed
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e36d38ff188a4175
-#   text hash     275e3091bb389678
+#   content hash  90c4562560bf2b81
+#   text hash     7a9bd569337c05fd
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b3b3c26a3fec4b7e
-#   text hash     20f14351061d6222
+#   content hash  b100804ae31fa71f
+#   text hash     bd78cff7e043f523
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4d6e573982820441
-#   text hash     39de5e5f6ddd0d4f
+#   content hash  a2fdc8011538788a
+#   text hash     e9b9ac9f18718f39
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

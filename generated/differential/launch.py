@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  04134c2323cd85f2
-#   text hash     320fb8409f1efd95
+#   content hash  184a6cfb3812024b
+#   text hash     2b8a7cdc72d18303
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  76d346334c6b38c5
-#   text hash     443b748ccab1c131
+#   content hash  2d32a215498100d2
+#   text hash     49b2d5d9e66966fc
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

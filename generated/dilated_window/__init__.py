@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  cc7566e16a9c40d0
-#   text hash     e9a9a9451fee5895
+#   content hash  cc7027646ba5b7bc
+#   text hash     259f3d5c942f59ff
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  96a5fb84d43f828a
-#   text hash     7d58211d354f2a48
+#   content hash  a6d304472c7b641e
+#   text hash     39570d0cbfa0821f
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

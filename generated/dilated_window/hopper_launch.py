@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  dca103de600cc4bb
-#   text hash     af2e5274733089cc
+#   content hash  4a087de21d881508
+#   text hash     daf33f0e3b09079e
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

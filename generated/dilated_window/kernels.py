@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  7940254481ded296
-#   text hash     fa5f9bbc9aa6ee7f
+#   content hash  e7a5c1f45f094bdf
+#   text hash     47b0859093b54e40
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  853450d1be46cf86
-#   text hash     823979f811a70387
+#   content hash  64bd9e3ded7c9f54
+#   text hash     e6f5f661a8cb740b
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

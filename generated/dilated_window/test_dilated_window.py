@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9a68d9c8cd6e27cd
-#   text hash     69b582264bef1fad
+#   content hash  77bd362d9ce256e6
+#   text hash     9376166524b5a273
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  5c41a80df0424115
-#   text hash     8de90bdab7dbe6aa
+#   content hash  e91e7dac50520790
+#   text hash     13c69ef34ab67cae
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  cc2306adf67966dc
-#   text hash     c7e53dec50ca2a03
+#   content hash  36e4b268c720b6e6
+#   text hash     1e955840c598e959
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

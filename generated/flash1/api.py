@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  11c73ba792ceb1b7
-#   text hash     10cf4a35406d98d3
+#   content hash  bbe12e5cbfb20114
+#   text hash     3ab6bce417fd61c3
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

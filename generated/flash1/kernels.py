@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c9a37d6da8e0898c
-#   text hash     47ae2280ce054b54
+#   content hash  86ffce8b65c20671
+#   text hash     c084209e950dd09b
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  39605c69c6437cb8
-#   text hash     323d2b2ce47b429d
+#   content hash  335e08308b2932a0
+#   text hash     24de25f1ab6e5ab1
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

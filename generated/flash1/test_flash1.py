@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e6efc4b275cc790d
-#   text hash     8b53f24e53762d88
+#   content hash  e652295ad1f4767a
+#   text hash     4ba94caa8a78615f
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

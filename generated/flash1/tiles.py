@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  cfd39ee6085c8bdd
-#   text hash     25a677c17adbe787
+#   content hash  d325b0b6b9ed88de
+#   text hash     81b8e422b13b992f
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9188a4869a7c5f37
-#   text hash     be5d58f7883c0538
+#   content hash  1a1fcafaa9c8ceda
+#   text hash     44926cc95e5a91b1
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  97772e7921fdad27
-#   text hash     a762b58e941c395d
+#   content hash  f15f95705123a177
+#   text hash     af1476c81c8e0b5f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d0dda7f4426f8b65
-#   text hash     b59db03f08a63dd3
+#   content hash  5a6791c042da090b
+#   text hash     73fcd15667121355
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

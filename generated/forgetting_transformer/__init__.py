@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  61c389ca6dae077b
-#   text hash     0495397a1aa8a73f
+#   content hash  a7f2d9ee8216bc01
+#   text hash     59fe6f0105358fac
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e7ce38dc4a4d712e
-#   text hash     725f7e5cf8e7970a
+#   content hash  2606fa5c178a5b1a
+#   text hash     a08ddfc379525468
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

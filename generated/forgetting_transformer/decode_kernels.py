@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ffc791501251e38c
-#   text hash     e0d82ad759cfb3a3
+#   content hash  ca2a499691db5094
+#   text hash     ff84a8d348c322f4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

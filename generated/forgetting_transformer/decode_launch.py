@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a54d1e65a41bca7c
-#   text hash     83d522277cda2463
+#   content hash  56e805708f960879
+#   text hash     34a15ad4128ef275
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

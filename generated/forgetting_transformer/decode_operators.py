@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  57a1fa938a03a0ca
-#   text hash     9c4a651fb6931f93
+#   content hash  6a48f9748cb708e6
+#   text hash     3433e95ee09cc0f2
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

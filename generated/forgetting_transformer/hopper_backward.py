@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ecc98fd5b643b3ec
-#   text hash     1fab7fa9165597df
+#   content hash  7042ccdfd02714d8
+#   text hash     c95533d6d4cdb6be
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

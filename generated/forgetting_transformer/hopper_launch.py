@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d0d8428427dc1842
-#   text hash     2a5e82fb229d35a3
+#   content hash  4e346189a9e75e9a
+#   text hash     b49b34ee35942bef
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

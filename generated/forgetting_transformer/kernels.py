@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  124071d7ad45cea2
-#   text hash     6bb82f3ac2aa1ddd
+#   content hash  efe65dd524d27d53
+#   text hash     85a13945abcfa8d0
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5e11b674f5e1a337
-#   text hash     e3a079e8a63e4db8
+#   content hash  49104796e7682f38
+#   text hash     f4fe4bc9956df65d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

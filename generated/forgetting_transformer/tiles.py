@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b6a7ae7f847ee2e2
-#   text hash     52df2674c6aa3193
+#   content hash  fae60463c4eb1853
+#   text hash     ce005df7dd9b4abf
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b0f37a17124dcbb2
-#   text hash     a7275b81a190e7a1
+#   content hash  6aa7ff719b13ed30
+#   text hash     3b3b194c49899503
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c0f89cbc43383a31
-#   text hash     e67a95698275809c
+#   content hash  dc61a13d16235a6c
+#   text hash     8beec97917c26b3e
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  022aaa38a87a6fa2
-#   text hash     cce4430e58ce78ea
+#   content hash  bac71239e6eddf87
+#   text hash     a446b53607ad3f6f
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

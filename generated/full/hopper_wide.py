@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c90d49e43fe01ff6
-#   text hash     eec3bcb06691bd12
+#   content hash  49eafd94e5ef8160
+#   text hash     aaee80660f4c6493
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5c5bde0acdcc21a1
-#   text hash     fc7c071078a0f9f1
+#   content hash  4fe1ce20c324c45c
+#   text hash     07362e429118f210
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5d2b0e413b4e3012
-#   text hash     534fee47fd1751ba
+#   content hash  84b2ad2074b95856
+#   text hash     7ef20b1adf29dfe0
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -53,6 +53,8 @@ class Attention(torch.nn.Module):
             raise ValueError(f"head_dim: expected one, as {hidden_size} columns do not make {num_heads} equal heads")
         head_dim = hidden_size // num_heads if head_dim is None else head_dim
         v_head_dim = head_dim if v_head_dim is None else v_head_dim
+        if head_dim < 1 or v_head_dim < 1:
+            raise ValueError(f"head_dim, v_head_dim: expected at least 1, got {head_dim} and {v_head_dim}")
         self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
         self.head_dim, self.v_head_dim, self.scale = head_dim, v_head_dim, scale
         made = {"device": device, "dtype": dtype}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6e645cc8b4f3847d
-#   text hash     4aecc4004ca1ef71
+#   content hash  e6aacb731f746a78
+#   text hash     43488cf65babf2f2
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b69900adfbf96038
-#   text hash     17fabfe34a2914d8
+#   content hash  f61af2eb7ed00a3c
+#   text hash     2465296e07000253
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

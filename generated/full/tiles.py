@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  33c630cf2c674b99
-#   text hash     cff274ed045a57b2
+#   content hash  fbaf042e004d05c2
+#   text hash     005738f1e95ce729
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0e595e4770858083
-#   text hash     0b7fa35a9bacf3b2
+#   content hash  0de5e39657859e18
+#   text hash     956ac7d20cfcc077
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9f8c1066aacbab41
-#   text hash     8f2c21e3a1fc6f56
+#   content hash  71c11a11b2ee4a24
+#   text hash     c84b7ae8ae75289f
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

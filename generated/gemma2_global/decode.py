@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  321add1b93c3d648
-#   text hash     8d73793ce2fb3527
+#   content hash  716d9cb84d63d21c
+#   text hash     422fefbf7eadc00c
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  21ca4330e2833aef
-#   text hash     d05bca1b624672b5
+#   content hash  8affe228e66c14fd
+#   text hash     89a59634ea60999a
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

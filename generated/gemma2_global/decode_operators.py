@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7aec4399668d6041
-#   text hash     d54bbcd0d2a93df6
+#   content hash  3bae9efe521aff26
+#   text hash     27d45987e171b9a0
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  701be55a720a31c5
-#   text hash     dd826428f5749ca2
+#   content hash  987734b15bbbb563
+#   text hash     820e12c3ed3b6056
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

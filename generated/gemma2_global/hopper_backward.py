@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8e312f2cb100e811
-#   text hash     ffe0bdb07670fa6d
+#   content hash  7cd86afa6053e593
+#   text hash     5ffaf0846531b790
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

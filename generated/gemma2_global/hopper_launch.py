@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a4876612a734f876
-#   text hash     5347ff7044914e0e
+#   content hash  9bffb97ba06145f3
+#   text hash     850c80301762de14
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  da1039dc0eb7d134
-#   text hash     9bf7cd2ade553ec9
+#   content hash  34265dfcee036d5e
+#   text hash     0d81643a484c5b0d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

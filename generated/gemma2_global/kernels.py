@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a8c8dc754b93e7c7
-#   text hash     46c6b8df0b5002e1
+#   content hash  b196deb3ee4c5f87
+#   text hash     6e6b0f9d97a1f382
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  20a6c56c168391a5
-#   text hash     7cdbd8aa56ae5213
+#   content hash  0fa04db1e0acf03e
+#   text hash     6981f8dde9d8d889
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f0518751921b9d52
-#   text hash     c16bf9f95ceed23c
+#   content hash  23420093161338f7
+#   text hash     96174a9e30fa9cd4
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

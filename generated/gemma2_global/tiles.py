@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  917882fdfcf5dc41
-#   text hash     e580d53c63da0fdf
+#   content hash  4f13497eca75cb4f
+#   text hash     278c36825a4b3b38
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

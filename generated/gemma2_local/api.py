@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  227e26fb2a8b62d7
-#   text hash     3c282894c3d63dc2
+#   content hash  500ecd11de488485
+#   text hash     0d5616e64dfd37b6
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4e47e49ab8e1046c
-#   text hash     e2e4ea20980a4fa7
+#   content hash  b142069c6deec27b
+#   text hash     00ad08ce15fc27e6
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7b4b47d3095f882f
-#   text hash     0edcd7b1bfc2ff87
+#   content hash  24eecd42c8f72536
+#   text hash     3a58652bb9862602
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  221d07d9dbb34822
-#   text hash     03972b7a5ed1286d
+#   content hash  c42315596d01f7c3
+#   text hash     4757464d365ce28c
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  98ee0c207c66e46c
-#   text hash     4316dd0532feb5f1
+#   content hash  76a3194e23e14653
+#   text hash     2f833fa8ccc05cd4
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  27863ba3ae14d63c
-#   text hash     908763cf31aeaa3e
+#   content hash  1f36d7bc2d84e00f
+#   text hash     8ea3622edc1180c8
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

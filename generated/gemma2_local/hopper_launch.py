@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d457c0d61e9df2ec
-#   text hash     09b635c61a9faf88
+#   content hash  639aa92e81216437
+#   text hash     07d713203ec4550e
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a8430b42a63fdafc
-#   text hash     a4e2ace29969aacf
+#   content hash  9e213a6734585af5
+#   text hash     574886794468b7f8
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

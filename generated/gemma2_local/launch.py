@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4ee21a79dea0a3c3
-#   text hash     acfa73756819b7c2
+#   content hash  9cd14299615e682b
+#   text hash     cfdef0aee88324cf
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  abe1b338b50d7b3e
-#   text hash     9406e4f9527b17d8
+#   content hash  28bbbe63ebdf1668
+#   text hash     859b095b7617026b
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

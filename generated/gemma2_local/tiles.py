@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8e34a42e017a02e1
-#   text hash     92db07d39a370813
+#   content hash  2eae518a72ced8d1
+#   text hash     42d00af734beca51
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5faa8746bfc3793a
-#   text hash     ae91ffe987bb24e6
+#   content hash  d7021defd17bce61
+#   text hash     766ab36d35495978
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  17ba20c2dce3613d
-#   text hash     a9e260a6e8ef4532
+#   content hash  6316aedaa40d75fd
+#   text hash     a31d3be1029771c7
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  8043fbac242a0ee4
-#   text hash     f848860d74f048ce
+#   content hash  d74edf54be21f202
+#   text hash     b26fdbaa1ff25b01
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

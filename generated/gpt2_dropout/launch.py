@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  ad1700029b4ec67a
-#   text hash     4fdba1aeef9d150b
+#   content hash  b645bbdebb9120bf
+#   text hash     3ce6507ea9f0b7eb
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

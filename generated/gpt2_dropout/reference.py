@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  74a79b4ae6bb52da
-#   text hash     31ecac03bcbb5033
+#   content hash  5e5ac696cc2710fa
+#   text hash     bf4e9125b3fdeab7
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

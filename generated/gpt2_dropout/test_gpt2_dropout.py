@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  0e8cc6c466f755e5
-#   text hash     1b808bf4437529f2
+#   content hash  cb892ceae827d098
+#   text hash     c7be2553f0bc4267
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9ac43fa43169b9e4
-#   text hash     1e05bd9f69d43297
+#   content hash  19e445b4cda7e42e
+#   text hash     1602eced4cb428e8
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9df5a18dcc35a0aa
-#   text hash     9fad502610d89981
+#   content hash  a180933871c540fd
+#   text hash     edf829a2b4c080b6
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ad2ecdfffc95b6d0
-#   text hash     28c0753b64914355
+#   content hash  5956f6e90b9f1377
+#   text hash     4e2d8ba6ad3ce234
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  030cd2ec1d38a6a5
-#   text hash     8d6038f4d1b4b4ea
+#   content hash  5943fc4b3f7b0405
+#   text hash     84ecd0ad62119f6d
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  909316010586a671
-#   text hash     4e8a535e05e2534c
+#   content hash  96e81195230ae7b6
+#   text hash     4d587a4b179fe4ab
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

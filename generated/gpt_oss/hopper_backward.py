@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a05af45fbf9cb0fd
-#   text hash     b82869b5618160d1
+#   content hash  cbf332b1592b9507
+#   text hash     c0de8c0d51bb3d46
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

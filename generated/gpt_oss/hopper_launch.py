@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  265dc4cb8316f3bb
-#   text hash     4406205848fc1bae
+#   content hash  64a1ed4b8f902ae7
+#   text hash     93e13592f70198a5
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  30a17d147aa672f2
-#   text hash     42efe8d2c6470947
+#   content hash  e4a1cb88691d863e
+#   text hash     69f10ebd1e149122
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  510e1edb4e517ca8
-#   text hash     d535a6aabedde1cc
+#   content hash  9316f3554d0acec8
+#   text hash     1249018abdb95898
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

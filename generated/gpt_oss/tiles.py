@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f9d8a0ad913fac2b
-#   text hash     0e648b197691d95d
+#   content hash  80d28c51c3cb0185
+#   text hash     a1b79f013bb1853a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a2158627a2cb5bd2
-#   text hash     6fd5c79718a08fad
+#   content hash  dd39e8e819c84a62
+#   text hash     239df7a27ac4e9a2
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  cb523f86c5f6dfbd
-#   text hash     5d100092998f0301
+#   content hash  dd4360c31676f5dc
+#   text hash     c32f32b7c03f4566
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

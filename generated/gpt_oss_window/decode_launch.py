@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9092a5d459784b0b
-#   text hash     fd89b5fb2b41a037
+#   content hash  efaf53cbccfc57df
+#   text hash     3a24fb038c0375a5
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4e0b621791f2fca0
-#   text hash     ab01aef3e615fd0a
+#   content hash  fb5ed08c211cc613
+#   text hash     bf74cfbf6c99a46a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

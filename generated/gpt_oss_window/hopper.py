@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e5fd0d5c5cb46ada
-#   text hash     03e71228ce092dc8
+#   content hash  13a035e51f550128
+#   text hash     57fdf3a35ff4c385
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

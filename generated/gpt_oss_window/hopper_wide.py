@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8f66fc7e750885b4
-#   text hash     b8890bc63d0393fc
+#   content hash  ae40fb82df82ddd1
+#   text hash     33c7eeedce46a52d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6c219ed6d059f383
-#   text hash     e42c812e6bf31c96
+#   content hash  42910681ed68b062
+#   text hash     194404ae6f395f2a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

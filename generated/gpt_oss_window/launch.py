@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f12c1d9b8fa63410
-#   text hash     2c36e745a1d868df
+#   content hash  8e9fb24547e381a0
+#   text hash     6310057ea1e8cf61
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6319e4f8d6c3e3f9
-#   text hash     942065fb9945d97b
+#   content hash  03931a8a577af563
+#   text hash     64b11469b5d47932
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f59642820a9498e4
-#   text hash     7beb61fb0a3ef936
+#   content hash  4d9f75baf3078a02
+#   text hash     c15c6b6d37f67472
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

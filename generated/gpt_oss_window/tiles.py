@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6998d3a207277a4d
-#   text hash     0a35f3d114c07ec9
+#   content hash  fa2bd47e48c3e056
+#   text hash     c20ffc5fccd015aa
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  74147a53c262dcb1
-#   text hash     872230f1a75993d9
+#   content hash  d9e8a55cf4fb07b2
+#   text hash     ce6792f9ac99f12b
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

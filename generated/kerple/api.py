@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  afcf7c0ffd2ce7d2
-#   text hash     719c46d790b59381
+#   content hash  167cadfe05469183
+#   text hash     0145ba333c5fede9
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

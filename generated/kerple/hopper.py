@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  505e707ff9626864
-#   text hash     71cf744a1e6fd6fe
+#   content hash  0f17b94d214ca579
+#   text hash     f1190c2d8e4ef5cc
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  baa7eff6400d2741
-#   text hash     16cf92474219f6b2
+#   content hash  c79f966346a81c3a
+#   text hash     3b359b988f5015fd
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

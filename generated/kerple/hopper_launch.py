@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  485617debf99ca96
-#   text hash     e24faace097c6a17
+#   content hash  8bd62a73166e43e2
+#   text hash     73c8cd7cf497b673
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

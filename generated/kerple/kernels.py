@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8da9e90fc1254807
-#   text hash     eac069cb0485705b
+#   content hash  eaef059cdfef0b90
+#   text hash     b38aec9e5b457e2a
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

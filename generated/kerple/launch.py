@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  05747ea31a8d21eb
-#   text hash     1deb97d5d6c8f5d9
+#   content hash  99ad50c7353fea0a
+#   text hash     db0ebd803f3f7d6a
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  fffb7987f5a9b4bf
-#   text hash     e0feb23afd7db3c5
+#   content hash  d3922eed435dc372
+#   text hash     9cd2cb635420ca7f
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

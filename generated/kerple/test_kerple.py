@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  405f63bf842982af
-#   text hash     f70307670342c207
+#   content hash  0233ce3c4cf7c308
+#   text hash     440b613518c10e96
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  2105b72a943be550
-#   text hash     6a2edcc68984fd9d
+#   content hash  d08e5f6fca17ef42
+#   text hash     498940cb0d2c78bf
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

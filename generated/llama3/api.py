@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  24f87d8a0e7e2f43
-#   text hash     d6bf7c9b34e03e57
+#   content hash  3f61fb73c68f2060
+#   text hash     687975b20cd438ec
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  462e0b14f0248b32
-#   text hash     2199616896150698
+#   content hash  a14848d19d05b279
+#   text hash     5967abe3e82c6c56
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9a74670c4cfb2e6c
-#   text hash     3e075b819def5b31
+#   content hash  55f88a71995e3c05
+#   text hash     73e6563c7794fd0d
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

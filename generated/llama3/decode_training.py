@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e3701a9530a36de3
-#   text hash     0ef98e5e0707c466
+#   content hash  aa7731d371c4223b
+#   text hash     0ecb105f556c7958
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  83c11295d3f3db2f
-#   text hash     40019d85efb057bb
+#   content hash  ac4a6bb928c0dcb1
+#   text hash     a0468a7dd8c36bfa
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

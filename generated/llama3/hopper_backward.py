@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  850a17b1a7c6731c
-#   text hash     7f7853058bd4b9aa
+#   content hash  317a472d31847549
+#   text hash     cae12d50b2af4b7b
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fae00583d91af456
-#   text hash     bbef9e692e547988
+#   content hash  101c6e56c9cc38ff
+#   text hash     506ef1c2cf2dd4eb
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a331250778c14ef7
-#   text hash     e25c89c173f3b896
+#   content hash  947854837a8b44e0
+#   text hash     313934b9d5fec76d
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8571924fce170b01
-#   text hash     ded69505dd0e9ecc
+#   content hash  4a6b5884ebdae162
+#   text hash     a16dc85b9a5f6a47
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

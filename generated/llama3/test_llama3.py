@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f29420a5adf65170
-#   text hash     5165a4c16eab46bd
+#   content hash  f2ed88330fb8a8f3
+#   text hash     9ad23e6c84c53e28
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4f7b14e9e506d51c
-#   text hash     29d8cc42f79f3559
+#   content hash  14e94f23cb877ebc
+#   text hash     76e19f0367a070db
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2805f50d567cdf09
-#   text hash     4ab172d49e6a3da9
+#   content hash  7d8ba526130b62db
+#   text hash     85854e01f9b50dc0
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  143f034361bec551
-#   text hash     51dd7a98fee445dc
+#   content hash  cc6abe0ff6744c8d
+#   text hash     d80b37ffa1551637
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

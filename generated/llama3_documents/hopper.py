@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e0f8c5ee8187354d
-#   text hash     fb4c809b401f5ccf
+#   content hash  80fef286db203cc5
+#   text hash     6b129db6725a28e5
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

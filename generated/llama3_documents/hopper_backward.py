@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  6499ed8bf1b5bb79
-#   text hash     9655775740cdd79b
+#   content hash  ff96479566c36d63
+#   text hash     304dd752a809cd3e
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

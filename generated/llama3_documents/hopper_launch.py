@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  1c4e710623817751
-#   text hash     068a6918f07e323a
+#   content hash  39d235f7cd3db3bd
+#   text hash     69d093e5ab1c031d
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4855f1325ba2b41d
-#   text hash     5c94ebc57abebd2a
+#   content hash  4cedd9de1f3143f2
+#   text hash     1432ed337a4db153
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

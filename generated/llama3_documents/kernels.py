@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f98892155be961de
-#   text hash     8e41081fad49a8c2
+#   content hash  cad69cd0a159a44e
+#   text hash     490bccba51de8544
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

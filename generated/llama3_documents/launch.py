@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ae0587c291949bf3
-#   text hash     f373cb92ed8936f6
+#   content hash  3469551c034a74e0
+#   text hash     396460d1428b661b
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8bd1c08685b871a2
-#   text hash     35a82dcc0b00dca4
+#   content hash  232a6056c69bfca9
+#   text hash     d363581644c3bf4b
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  194585a45701ab82
-#   text hash     9d8e95c2773ecb2c
+#   content hash  a8fc245ca63ef4b7
+#   text hash     7c8d0430f4e7491d
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

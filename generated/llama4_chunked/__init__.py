@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a9ff3a4fa2ea0902
-#   text hash     e135e089fa6e69b5
+#   content hash  fb29690f9ab37f34
+#   text hash     68844cee85e9a01f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

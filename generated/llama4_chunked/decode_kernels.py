@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8ae53bed8e76ffb1
-#   text hash     b8e309a75db33930
+#   content hash  fea0dcff84fc852a
+#   text hash     8d14754d68041d97
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  db4765b0c7498520
-#   text hash     859623839ad26dd4
+#   content hash  1a69aad3e10f947c
+#   text hash     83d36dc09c36f459
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e5c7b01481f50644
-#   text hash     98008553eb3d017a
+#   content hash  0a3f9e0006457e88
+#   text hash     1e055ca042c2b894
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  179d8a33037be6f4
-#   text hash     596dfc3b971a90f8
+#   content hash  4b527582bee67612
+#   text hash     d4d185d15ddbbe5d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7d494d6aac357edc
-#   text hash     446bcd07fe3490d4
+#   content hash  73b3d216ab39443e
+#   text hash     bbaba5612e55db7c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

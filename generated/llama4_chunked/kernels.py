@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8954e30620691549
-#   text hash     84fd383d2be9b4b0
+#   content hash  7b140871fcd71150
+#   text hash     68a7a9e41dc8c616
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

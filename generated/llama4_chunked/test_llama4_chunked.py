@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a0fd6066100930b0
-#   text hash     9ac20112bb774fd7
+#   content hash  bb19863815dc51f7
+#   text hash     368da19ac218ed61
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4b5951ebf3b6aaba
-#   text hash     a5e5be4e9c427a8c
+#   content hash  b014157d59404755
+#   text hash     6a3183076eaf10ed
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

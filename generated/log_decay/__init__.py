@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1d681d098fdcacac
-#   text hash     1681ce46bd5fee18
+#   content hash  57793216bd672dc4
+#   text hash     e124a52d2054aad4
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  aac0f11e5910094b
-#   text hash     69e29d13c23e04f9
+#   content hash  f9d1a0f639c8a4e5
+#   text hash     5c6311a16b6d484c
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9a4e4feb6df828c5
-#   text hash     077ea9b68ac1b236
+#   content hash  baea470eb9f0b4ef
+#   text hash     38cc175d847bd62d
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

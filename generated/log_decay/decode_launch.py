@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e66b131470cc9663
-#   text hash     b52ca6be0a2292fd
+#   content hash  e32135cf052317a4
+#   text hash     4774b38f3673a03a
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7e97cc4987d0abd9
-#   text hash     85cb1722f50c7ddc
+#   content hash  06a3d89cf59b2b70
+#   text hash     209bfd17d0fadf8f
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

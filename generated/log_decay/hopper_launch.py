@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d1e0b4570ce7aa34
-#   text hash     fb6b867af9f74666
+#   content hash  e47b86bbc056a461
+#   text hash     79d61046b911e67c
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0a5a1dca067de6ed
-#   text hash     babd597c30f13d9b
+#   content hash  73cacdf3df8543ae
+#   text hash     69e29482597a6500
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  be2623945063e20c
-#   text hash     36ca19835179f9e5
+#   content hash  5e35e74be3b7977c
+#   text hash     2f830fe6cbde2333
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

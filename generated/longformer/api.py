@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6a1b2c751a65956f
-#   text hash     2d0eb120ca3ad8bc
+#   content hash  b32e0eb2b34fcd62
+#   text hash     37548b42aaa89d6e
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  113eeef2cf04453d
-#   text hash     3e7f62f955e929a4
+#   content hash  2c4b80e2db91069c
+#   text hash     e2fcb183238f26af
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b825bbbfdd0da1a6
-#   text hash     755005eeca5f48af
+#   content hash  b8473a01f4a2f7a1
+#   text hash     3bcbab21444e5e31
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  36e579f77d8c60f5
-#   text hash     51ffd28034a43e9d
+#   content hash  b23e8b3e516aec1b
+#   text hash     a6ff02fb15cbde46
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

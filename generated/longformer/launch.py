@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  053f7bf6ffcbdc30
-#   text hash     cfa3d355687f5974
+#   content hash  d7bc4b14c31d8e05
+#   text hash     6bec4e42a203a205
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

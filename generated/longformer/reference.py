@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  755caf00a215e3f9
-#   text hash     383aacd640342124
+#   content hash  a4ebd2820dfdf54d
+#   text hash     d4f9cd0a252e643b
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  64974a5ebb321b68
-#   text hash     50007d85974a1097
+#   content hash  5cfcf1864e12c738
+#   text hash     0e1bd8b6df34c08e
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  83452b3bb00eb607
-#   text hash     53691673207a8de6
+#   content hash  41ff9fbe89256afd
+#   text hash     8776300f95d62e5e
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  78c66dee70815b4e
-#   text hash     90f35847ec6ea5bc
+#   content hash  8cdc1393ff22b52a
+#   text hash     4f78d9a1cf66a731
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8f81c936e750840c
-#   text hash     f1cd4770d1da5373
+#   content hash  138c067fbf391c64
+#   text hash     f0a20a6adbbafa68
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

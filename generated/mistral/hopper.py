@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  76c3f2973bc6165c
-#   text hash     24521737410f88ff
+#   content hash  3993a2fdcc6dbe51
+#   text hash     97d5b127b78c3a7b
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

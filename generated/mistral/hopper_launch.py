@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  025e4157c367f59a
-#   text hash     f122a25348af22e2
+#   content hash  05b7f7d642877727
+#   text hash     2ecd898fc432d4b8
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

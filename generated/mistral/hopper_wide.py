@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e3d83c2cfdbc32f4
-#   text hash     cbd8fa6fe7a47758
+#   content hash  7790d260fbe3e348
+#   text hash     7382fab855046bd7
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

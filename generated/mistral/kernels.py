@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8bbbd92847d63840
-#   text hash     bbe487e836af1197
+#   content hash  d2afe640de58a782
+#   text hash     57afcd28bc10c30f
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9e761dab8b76750e
-#   text hash     d52ec199f8dad4d1
+#   content hash  024ba95b0b2f8a94
+#   text hash     ccc8927fc23ab99c
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

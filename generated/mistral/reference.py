@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bf80d9df9f9d0d98
-#   text hash     95a9c5c8ec9e7166
+#   content hash  921dbeeffc075d3a
+#   text hash     84ac2fec91f70749
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

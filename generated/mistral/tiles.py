@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  125f65291fa9712e
-#   text hash     2616605f9f3f2fb2
+#   content hash  ad34fb715a2788e8
+#   text hash     ab94c732de98baef
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

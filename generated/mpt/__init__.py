@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  40155125fc29daa7
-#   text hash     23618de7b99f787e
+#   content hash  ae5ac37aef4d724d
+#   text hash     4823bcae55797cc2
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

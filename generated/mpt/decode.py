@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1af426feced2e835
-#   text hash     2db6dbf0f6b223df
+#   content hash  f605cd88c00af4e2
+#   text hash     2291385646c3f52a
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

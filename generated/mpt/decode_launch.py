@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ada15f6f1c950a4e
-#   text hash     4534e6a14961b98d
+#   content hash  4831c311509169e8
+#   text hash     93aa085594f39694
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

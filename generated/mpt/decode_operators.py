@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8054ccc5bd4c384b
-#   text hash     8cbb29da9d04ee68
+#   content hash  b69318918e1b90c2
+#   text hash     da98f30158f47e80
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d1a9e60af7dd5510
-#   text hash     b8ab8597c05b4afb
+#   content hash  3192c43764e4290e
+#   text hash     bdbf87d0a588e893
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

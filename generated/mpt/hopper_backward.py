@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e166c9abca5cf899
-#   text hash     65ba46e8e8f3e6df
+#   content hash  d5a1b589a67b0a91
+#   text hash     3f4c5acf26853c3d
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

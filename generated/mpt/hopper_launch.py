@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4024afd72faed8b5
-#   text hash     58b0c6d55d13263b
+#   content hash  e4806b0a3bd57486
+#   text hash     ece78e86d1fe265a
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

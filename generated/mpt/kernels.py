@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a07b226a02db0b7d
-#   text hash     c9d0b526d8e8b099
+#   content hash  2cddea5432af2cd1
+#   text hash     7a815d7a21b7a1da
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5de5adbbf13bd4bf
-#   text hash     7909e66cb66620d8
+#   content hash  89f22682a53f7ec9
+#   text hash     a5ef6fc395d82ca3
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d3f20ecb396bd141
-#   text hash     b6f2678ef2560ddf
+#   content hash  e62b0e892fa13550
+#   text hash     3a8818dbd00e81eb
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

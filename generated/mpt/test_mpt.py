@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  bd0371e25265a918
-#   text hash     01787ed542ff0a6f
+#   content hash  62f464d657b82c74
+#   text hash     dbfd32069857cf12
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

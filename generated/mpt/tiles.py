@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8f099f6b78f2c00a
-#   text hash     01ab5e5f2c0343ae
+#   content hash  0f035bd2a4abc157
+#   text hash     7f3ce811ba8ef56e
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  5203c92ee72723f6
-#   text hash     0c38fbceb1fc269b
+#   content hash  d44b4a809e36f910
+#   text hash     936052a2bc7b8740
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  8adfef1682214601
-#   text hash     1dde74678e7a6ad1
+#   content hash  e6eeb0a6594dda91
+#   text hash     228c04d18d0f5473
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

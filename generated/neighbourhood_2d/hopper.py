@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f7c66d52303f2c30
-#   text hash     3e9eec2cbd161c15
+#   content hash  b68b1c2763e4c043
+#   text hash     83ce45430ed98a90
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

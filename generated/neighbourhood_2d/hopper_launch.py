@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  d08e6f4eb0c17e39
-#   text hash     3aa40e15089ee9c4
+#   content hash  e33ad522f63ef681
+#   text hash     51db5fda8476b7c0
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  32ddf27ac52f5ed1
-#   text hash     132fd68779a1dc88
+#   content hash  fb56fdac3a6c2651
+#   text hash     c805b0aabbc8525b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

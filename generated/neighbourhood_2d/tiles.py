@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  df7c3fb6643c6dac
-#   text hash     f35dca64166fde00
+#   content hash  729cdd20f896ed1e
+#   text hash     5bbd759afebf32b4
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

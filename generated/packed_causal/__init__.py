@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  00fb65bc5721c0cd
-#   text hash     5a906e8db1c20a9b
+#   content hash  5954509b09220aba
+#   text hash     b7bbf50c173d06c9
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

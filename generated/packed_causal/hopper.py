@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3a1825299b691987
-#   text hash     14b3dff5c9dc323c
+#   content hash  2e972f93546a39f0
+#   text hash     ccc52679cf84c547
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

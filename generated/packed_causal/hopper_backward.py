@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d1dd4c1889410d40
-#   text hash     5f5f3102568738d9
+#   content hash  587cfae2e499a58b
+#   text hash     1f1e72ff5496f4bd
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f930cf00ab80f469
-#   text hash     705fea074b6865fe
+#   content hash  8490bc12b80b9332
+#   text hash     49c1d748d34ca90c
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

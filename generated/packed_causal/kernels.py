@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9c18972f26223170
-#   text hash     d75e58b1fb3e4d9e
+#   content hash  44d943e94ad53e44
+#   text hash     bec266998790ed2f
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

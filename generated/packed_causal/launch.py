@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  09fb65397a8830fd
-#   text hash     5efe9910ce7425ac
+#   content hash  09e38def6c1c37ea
+#   text hash     09d512b0098d7bd5
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d4c716a24b3fb47e
-#   text hash     1edf557452dc146f
+#   content hash  261007afb7c2c77d
+#   text hash     d5d71e3d8f59c711
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

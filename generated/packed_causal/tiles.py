@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f21ab0343c8cce4e
-#   text hash     f79a5e210ea5a5c2
+#   content hash  0f93a02951b5eabd
+#   text hash     981cfb3fe362466e
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

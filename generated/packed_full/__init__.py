@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  318913509e27374e
-#   text hash     c32599984ed478af
+#   content hash  c8b35c7beda75498
+#   text hash     3e1d0892b6ea13f6
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

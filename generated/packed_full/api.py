@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5cbfc7802d9e75b3
-#   text hash     1d0e4ba3bb4e636e
+#   content hash  579b979d1ba0b26b
+#   text hash     b0f9bb503ba1e8f5
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b433a0f6eab3938a
-#   text hash     33354464c7aa2e7a
+#   content hash  b6574bca34fc13a3
+#   text hash     de9f8ea450335ea5
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  bb64e15268ddb555
-#   text hash     03352f98d35eed21
+#   content hash  2f7d4a52cfcd5dcf
+#   text hash     f480c09db3845a17
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e2190d3bceb7f6a5
-#   text hash     aa108e3eda4e833a
+#   content hash  cd898fc400f934c8
+#   text hash     2d8f834e759f8aa1
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

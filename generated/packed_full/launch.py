@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6f8dbdda372b1f25
-#   text hash     b61e701b4dfb836e
+#   content hash  2f92c1aae7c7a0a1
+#   text hash     0d02b49b1fbc0690
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7866f5b48aa675b7
-#   text hash     a46c71f5f1b2a718
+#   content hash  8ceb7a3a83dc24de
+#   text hash     afa34707fefe8479
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ecbeae39ccdfff38
-#   text hash     1748f173a65876d9
+#   content hash  00c35a6ad42d898a
+#   text hash     70774668f6128916
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

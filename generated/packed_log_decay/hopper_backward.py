@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  dc6bd1bae4272884
-#   text hash     42ad528666923a98
+#   content hash  79858e0971e1f811
+#   text hash     1f6ba0c23fa18839
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  dde97e6057df1e77
-#   text hash     74f129841d91ccf1
+#   content hash  40bcdc8644ac7256
+#   text hash     c982ab66319bb346
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  34a8e0d59335382e
-#   text hash     3c7232446c1a4e5e
+#   content hash  6a1e55d49f5aa9db
+#   text hash     c4b8ff14d77ec5f8
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  13b519a4f0b081cd
-#   text hash     9bf8d618bd8d6590
+#   content hash  f8f1781f60c545ce
+#   text hash     0034f6309b2c096b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

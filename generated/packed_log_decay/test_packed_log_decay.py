@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7790807db1870e82
-#   text hash     a86b3748de4f7acb
+#   content hash  1acf97174ddc1757
+#   text hash     bf8d5d592fa2ea6e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

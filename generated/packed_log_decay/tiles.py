@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b5d5306476e601d6
-#   text hash     6e0fd4c618113b95
+#   content hash  758b31797ca9751f
+#   text hash     69670e83b79ccffa
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f5c6431e106cef1b
-#   text hash     d631307f3a893e76
+#   content hash  54ae6618c507566c
+#   text hash     9ca23ea1e60aeb8f
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

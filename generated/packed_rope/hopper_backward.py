@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  fd371dc3e153f3b9
-#   text hash     8dd42579069b179e
+#   content hash  dbd9b657211a529c
+#   text hash     780ae50dba861717
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  337321441364d50a
-#   text hash     653ef8108ac682d7
+#   content hash  8ae313986caf3e47
+#   text hash     7da2ee19ce4191dd
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  acc03e68347570e9
-#   text hash     96665be750d93b28
+#   content hash  4bb7c2e24737da2b
+#   text hash     63aba00da0946bce
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  cfe77702f6385058
-#   text hash     e3edc8af5cfd4af3
+#   content hash  ece107f08064aa5e
+#   text hash     98e5f6f3d46edcb6
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d3f1b0c6c305ce6a
-#   text hash     c01ebd6687acc9ce
+#   content hash  175f0b19bab51ee0
+#   text hash     2b49df0f249db6e2
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

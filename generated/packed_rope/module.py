@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4df44f22d8cdd06e
-#   text hash     f84267bcf1ccb7ef
+#   content hash  193c209ee8199b49
+#   text hash     ea706f814f1c6c6f
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -57,8 +57,12 @@ class Attention(torch.nn.Module):
             raise ValueError(f"head_dim: expected one, as {hidden_size} columns do not make {num_heads} equal heads")
         head_dim = hidden_size // num_heads if head_dim is None else head_dim
         v_head_dim = head_dim if v_head_dim is None else v_head_dim
+        if head_dim < 1 or v_head_dim < 1:
+            raise ValueError(f"head_dim, v_head_dim: expected at least 1, got {head_dim} and {v_head_dim}")
         if head_dim % 2:
             raise ValueError(f"head_dim: expected an even number, as components turn in pairs, got {head_dim}")
+        if not rope_theta > 0:
+            raise ValueError(f"rope_theta: expected more than 0, got {rope_theta}")
         self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
         self.head_dim, self.v_head_dim, self.scale = head_dim, v_head_dim, scale
         made = {"device": device, "dtype": dtype}

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  259c3c57dd5724ac
-#   text hash     d6e83c07f647fcd5
+#   content hash  d72795d758bb1331
+#   text hash     132a53c6718d389e
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

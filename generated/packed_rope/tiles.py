@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  65a39247b5d481c0
-#   text hash     03ed78d53f75fd0f
+#   content hash  3bf6c4bad7876719
+#   text hash     3faba7ab34db2e39
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  2655af68e640743d
-#   text hash     f776e04498c6e1a0
+#   content hash  6b9fe89dacc28157
+#   text hash     281052c4c74b72fe
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d1b8a327efb3840c
-#   text hash     961e2be6336d7bc8
+#   content hash  6815b8b48dadaaf5
+#   text hash     31bfcaa2e9cc4a55
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

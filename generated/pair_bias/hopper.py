@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  ce09d487ec8e0f2f
-#   text hash     63b1a4222af6bab8
+#   content hash  92106d6f7b85caae
+#   text hash     d31b394b3a2e4c9e
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

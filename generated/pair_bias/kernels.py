@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  77715d510336b57c
-#   text hash     2097ba905010e13d
+#   content hash  f18b8585e3b6af0b
+#   text hash     4071840b1465b850
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7b53fe4741187486
-#   text hash     636747e94d6d970c
+#   content hash  32f909efe7795d3e
+#   text hash     d45a4109c1218945
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

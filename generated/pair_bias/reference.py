@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5144a588fcdc75fa
-#   text hash     ecbad40b6f193f72
+#   content hash  a2a71b31a86a5808
+#   text hash     81dbd7cccfc0ebdd
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

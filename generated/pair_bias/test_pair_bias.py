@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  4a5e44f63ec984f1
-#   text hash     c8fc02592ff57835
+#   content hash  2d368723e77bfe7d
+#   text hash     a2ce21f4eea7e0cc
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

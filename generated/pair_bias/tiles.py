@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a4bfe5c170c633c9
-#   text hash     0cc909ce44b281c0
+#   content hash  3307cf3fe5d8ee71
+#   text hash     0769dcfa0e67c9c6
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7273bd3d1f3921c1
-#   text hash     8757dadd9b16bbe9
+#   content hash  c85fbec7527a8922
+#   text hash     58910b2d90ac755b
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

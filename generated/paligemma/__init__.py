@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c18cf15ea9c63578
-#   text hash     7552722e0a9058c2
+#   content hash  94e872496bb46917
+#   text hash     d31c676f96cb4aa5
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

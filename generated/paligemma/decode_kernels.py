@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c6f424ff80d525eb
-#   text hash     76ed52456fd0028b
+#   content hash  66c32742b2b1fb41
+#   text hash     95bd37ac371b5d5f
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4f1c7ea755972d1a
-#   text hash     08cc66277eab1fbd
+#   content hash  1d6cdbdf172348d0
+#   text hash     135a8b34fc449f1a
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

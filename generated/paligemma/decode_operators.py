@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  257dffd8cbeeffd9
-#   text hash     a1eac411396897d6
+#   content hash  e37f53cd905ecbff
+#   text hash     59f945c3b67442b5
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

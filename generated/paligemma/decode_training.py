@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  21e978bd3389629a
-#   text hash     4ef5a0788c27f463
+#   content hash  1700a319b585d265
+#   text hash     64b5c5091e6d96b2
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

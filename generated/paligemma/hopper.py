@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b2457dc9fc95eaac
-#   text hash     88b9023c94b6ba8f
+#   content hash  096320028600b4e0
+#   text hash     69011617f7a5e61a
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e0ab9e36df45dc49
-#   text hash     fb2249400efaa069
+#   content hash  fe6ec4d0abe7876c
+#   text hash     3841729db8a4b4f2
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

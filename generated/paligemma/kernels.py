@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  59203fe2b044f5cb
-#   text hash     ee95a1953281782e
+#   content hash  1af0c225e8c0e082
+#   text hash     c8b057d077ae2b48
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

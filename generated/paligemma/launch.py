@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9c7832b104304709
-#   text hash     2f54bcb5c734b8de
+#   content hash  2028222c118e42f0
+#   text hash     27504d2b39dd61c8
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

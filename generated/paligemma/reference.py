@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c090f7c1530dc708
-#   text hash     019d4b28e23f68bd
+#   content hash  4ae817559f4e77af
+#   text hash     d5a934d1717a201e
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  927d032bc94ae34a
-#   text hash     fe2411e229959e0a
+#   content hash  57ab5180de3a3dd6
+#   text hash     f1d451bc2b481beb
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

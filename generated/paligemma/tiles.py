@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  59486978b105e701
-#   text hash     e3ad5a442e03813d
+#   content hash  4ada543c318ef02c
+#   text hash     b63916c5b0959f4b
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  89d4d11309646c72
-#   text hash     dbed26efca0d0c61
+#   content hash  e2db127a3d96fe0b
+#   text hash     10404dda9767ebac
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

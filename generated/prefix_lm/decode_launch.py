@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f3c0f312cfa8d20c
-#   text hash     96ea570840426fa0
+#   content hash  cdf119ed9a50eed3
+#   text hash     9e285b058c422f63
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  54fe526ce4204f4f
-#   text hash     da2ddeb39989e5c9
+#   content hash  9baa091fd62520fb
+#   text hash     8c8ddd138e3e8a0d
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

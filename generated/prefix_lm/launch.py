@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f4333261083a0fc9
-#   text hash     3e69e7f68e21a863
+#   content hash  31fa39d73bcd1c00
+#   text hash     d549251d85decc81
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

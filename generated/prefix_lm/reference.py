@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6e1a1cf76e511d2a
-#   text hash     68353110480632b6
+#   content hash  70b0380036243cba
+#   text hash     96a8df3a80ac7f10
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6e73d4a24ce55882
-#   text hash     87dcf82010640d1a
+#   content hash  40626311c44daf39
+#   text hash     109fbcd152c9944d
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

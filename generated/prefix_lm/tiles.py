@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a34bb8334cc8436a
-#   text hash     b10f760ff09a0a21
+#   content hash  ba478b8895544b12
+#   text hash     ec3e79dececdbcb0
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  7c6577d6fb34084f
-#   text hash     9cab6586bfa47f94
+#   content hash  cc3a2b5858ddd4f9
+#   text hash     99cc5407da203652
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0b8ee80e96ab7a5b
-#   text hash     af45bddda1c1accc
+#   content hash  154c7946fffebf6b
+#   text hash     8b33d2b239566932
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  730f2005c72c463a
-#   text hash     ec043efce8e87938
+#   content hash  96c97d0371c3e0af
+#   text hash     022acb57d05c19c8
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

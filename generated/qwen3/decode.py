@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  29424ba6d7c49040
-#   text hash     c2c56e690cdc8a53
+#   content hash  dc21a2d7e3de8933
+#   text hash     f78f44698a93ce3f
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a0dba7ecea38bc60
-#   text hash     67d3bc5c0011bf93
+#   content hash  32a2dfe2cf132a23
+#   text hash     d3a5945b77f4732b
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8947586885c13d68
-#   text hash     077dbe10a6c02c3a
+#   content hash  5f397206141f3824
+#   text hash     053c0d9b8ccec1ec
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

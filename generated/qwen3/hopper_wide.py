@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8980eebef5777d3f
-#   text hash     e740a3addf474d01
+#   content hash  a6b95cacc1c16754
+#   text hash     c2a74875b6225400
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8d65027a978a792f
-#   text hash     81a663d711164346
+#   content hash  4c0569daf7bf9c2b
+#   text hash     2d758db3113d9a47
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  39fb04826164af35
-#   text hash     20f6ac7bd3832f59
+#   content hash  7531b4f41085133f
+#   text hash     31714cc91a6db0e8
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b8aa905d8205a60a
-#   text hash     502e288d17df6a87
+#   content hash  4625ab7dc3b9345f
+#   text hash     746246e7e7ccc075
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d2410259d9a68419
-#   text hash     e78203f934724a8f
+#   content hash  e4727e444dd367a5
+#   text hash     45813dc94c0cec4f
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

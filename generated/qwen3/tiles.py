@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  fb5ed2cc695ccfc5
-#   text hash     28420db45e2a9fd7
+#   content hash  33c445efa406500e
+#   text hash     6cdd084c4f197c45
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

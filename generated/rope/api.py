@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  27bbafe3b1cbcffa
-#   text hash     83e14c2ade343a4a
+#   content hash  759e653fe3dced8a
+#   text hash     18fdaa348c2939b2
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

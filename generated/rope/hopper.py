@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  200badfc74aa6aae
-#   text hash     5be6cbd9c160ccca
+#   content hash  8948c2440968875c
+#   text hash     a620c20f99fa6fd7
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

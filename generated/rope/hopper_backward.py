@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c8e88495943985d9
-#   text hash     756c9164095cb565
+#   content hash  c3609ac622809b3b
+#   text hash     19b99a8580d92208
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

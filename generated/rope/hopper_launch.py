@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  bdcee75d1df7ff60
-#   text hash     65f2cb0b329fa517
+#   content hash  be2c80dd6525a863
+#   text hash     fc1797ddd1fe2243
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

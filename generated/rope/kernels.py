@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  06481d5304ba1e43
-#   text hash     87c4ad2786fca7bc
+#   content hash  5f3a1545d895c82d
+#   text hash     bd3f710dd465c2b8
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

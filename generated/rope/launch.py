@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5a49d06949207167
-#   text hash     088cfb31e2336408
+#   content hash  41d24d2a2973ee39
+#   text hash     bcffa9430dc10885
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8266f38fa3381643
-#   text hash     5babacde5edb6427
+#   content hash  69fe62742e2c98de
+#   text hash     996deda988d80d6f
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

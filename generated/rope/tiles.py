@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4f3bed0360d71030
-#   text hash     65b447a1c9954618
+#   content hash  9cd10dfa985e81a2
+#   text hash     e5d306f82be73ed9
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f6a589d7a0b2e73a
-#   text hash     678156c26b7044f8
+#   content hash  7490ffbc843e824f
+#   text hash     d81081e8069dc20e
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

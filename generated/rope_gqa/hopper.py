@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  3cca2ce2ee3dbcb9
-#   text hash     67b88f3045f09c6d
+#   content hash  fa1bf7c3282e97ad
+#   text hash     b33db013ac4eadcb
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

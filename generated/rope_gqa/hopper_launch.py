@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6b0fb2fe9f2ffabf
-#   text hash     d2d6bfeca7f73b60
+#   content hash  59a434b01dcfbdcd
+#   text hash     8298fd7c43233061
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  53d6cc7b11137cc0
-#   text hash     b5c4d6fa1ad18c48
+#   content hash  dc9cb5d367f38531
+#   text hash     d3b54f4c5c685565
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  691b5a37ffb21c53
-#   text hash     8151250c0b5b02bd
+#   content hash  a756ad5ae81fe3dd
+#   text hash     ddd82c88d518388a
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

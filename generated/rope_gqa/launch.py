@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  fe550841ecacec94
-#   text hash     3767c3da08d0fbc4
+#   content hash  d30801a703e44c5f
+#   text hash     8769d82aa29fc7a6
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

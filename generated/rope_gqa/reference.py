@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  17db30e54c7efb76
-#   text hash     f27444819c339cb7
+#   content hash  b66f66cf5b4aee60
+#   text hash     93f689103f44f00c
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e4015f0d0edc71e8
-#   text hash     bda9eff13cdd2895
+#   content hash  b606db1a138a9809
+#   text hash     c507076bfc295a09
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  26016f33c23c9a6f
-#   text hash     2a620d6fd0cb77cd
+#   content hash  2ebad931e4bca479
+#   text hash     89e5c664f5db3914
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d7fb27657f74fd9e
-#   text hash     3e7f06014835692c
+#   content hash  8a62949b0d275504
+#   text hash     cafccc402434f1e8
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a74ba0c061b53771
-#   text hash     7ebe1b35b155fa7b
+#   content hash  6ad392239307f469
+#   text hash     e0d8fa323ab90d60
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  fa4faba6b06d4dbb
-#   text hash     e63c1704589b077a
+#   content hash  5341e2c3ac89c00c
+#   text hash     eefa1ee8f4bf4c59
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

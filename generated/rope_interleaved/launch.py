@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d4fef5cd3b5e9b6a
-#   text hash     74c802dd9934f918
+#   content hash  dbccb8114f389103
+#   text hash     f2187f34a93d6c2d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

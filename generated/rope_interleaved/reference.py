@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ed45661a83db9e65
-#   text hash     8bb5ecd33e8718ff
+#   content hash  8215a139dd8bbd92
+#   text hash     3cb29c6baa25d204
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1dc3ac2fb298e4db
-#   text hash     d475e7ecc702855f
+#   content hash  d65e9ba7ff40f733
+#   text hash     17367fbd2a9fb1be
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

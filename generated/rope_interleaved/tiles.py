@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  230ff35d915bac3a
-#   text hash     e3c9eb2e2e819c4b
+#   content hash  c8df04a714a72ce2
+#   text hash     4cb0872478a97717
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  da792d1551d2fe01
-#   text hash     8a5d0982d53e2643
+#   content hash  937d56f91a150440
+#   text hash     75b8cd7f6339895d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  7f179a0a510d4fe7
-#   text hash     c1bdf5eead26908a
+#   content hash  8ec9ec40cfe676d3
+#   text hash     88a5a946d7fc276e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b4d1765e8f129ea6
-#   text hash     2be3169727a04ce7
+#   content hash  e3e3b447e4d630c0
+#   text hash     03a3b8c1d773efaf
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

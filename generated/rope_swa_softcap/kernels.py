@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c968cc861d55e7e0
-#   text hash     4fd1ca89f0b42a77
+#   content hash  70ec46a2d607a88a
+#   text hash     5b6f4360f3f3cf2c
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

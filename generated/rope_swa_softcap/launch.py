@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  291aacb1b359d7f8
-#   text hash     72f5db7d3fd0e109
+#   content hash  310879425fa74f2f
+#   text hash     c223bf75ee3f661f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d601ad0584462a34
-#   text hash     5ed5b664e4734f20
+#   content hash  e78ae70672c769c1
+#   text hash     a1ba3a02a14955ef
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  3aae6b0281e23ddb
-#   text hash     1049565f23799035
+#   content hash  c73463a161e0e5a5
+#   text hash     0a00afd9f224fc2a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

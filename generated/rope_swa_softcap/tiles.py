@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4f8bf1dfda4d1d51
-#   text hash     bcba60b38fe22b81
+#   content hash  597c629fd2f402a8
+#   text hash     6c7757141415e015
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

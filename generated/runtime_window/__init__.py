@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  436c8459f28000b0
-#   text hash     cfcec43d37fc8a1d
+#   content hash  e53446395773464f
+#   text hash     fbf36d1e0b289c96
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

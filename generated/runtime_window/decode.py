@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e14caece5694903f
-#   text hash     1be72e0d73bdfe58
+#   content hash  dcbd35b0237110db
+#   text hash     71264334cef6bbdd
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

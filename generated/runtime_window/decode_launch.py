@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7da51346d41ade96
-#   text hash     6681a7f2190ea13d
+#   content hash  a2153b74360a7590
+#   text hash     acf232e8c16bf881
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

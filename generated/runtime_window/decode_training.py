@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a5e8e537fd0ef390
-#   text hash     3e148a5c072485d7
+#   content hash  296ef39bc2e4d38e
+#   text hash     1e4ce90d337a02f1
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

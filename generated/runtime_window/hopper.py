@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e7219428e872f03b
-#   text hash     81893086764cbeda
+#   content hash  40e76cb2a3142c01
+#   text hash     ac2ef1b30bf3a221
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

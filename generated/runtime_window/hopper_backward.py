@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  67b814655b9f65d4
-#   text hash     a0ae0c69440d1c41
+#   content hash  8215a4c2b1a8b8b4
+#   text hash     b19376799c4fa8fc
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

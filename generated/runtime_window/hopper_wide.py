@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8df56d7616431f59
-#   text hash     4ff3bec466d8195c
+#   content hash  c3bf0f36eaf5231b
+#   text hash     90a00e522769d0ec
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b049fdd04ae62af0
-#   text hash     4aa4ff8c587a7982
+#   content hash  c212a7cc122cd30c
+#   text hash     09d0798a5538bf50
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

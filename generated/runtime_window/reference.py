@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4c2607a500e460d9
-#   text hash     38a8b3622bbb61c5
+#   content hash  06000d854e4685a5
+#   text hash     c9274e9a74f11a47
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

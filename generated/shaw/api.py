@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f5fe613e9d9ba675
-#   text hash     d7e52d3ec93d866a
+#   content hash  4a668db66a6597a4
+#   text hash     c92786b360792833
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9066e1b308fd9a91
-#   text hash     fa17715644a4819c
+#   content hash  1e6abfe7c2d7329d
+#   text hash     4e66ff2c00ba5e25
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  152f553a5f5785fe
-#   text hash     1f05c4b7bc42734b
+#   content hash  b67ca869fb207f4f
+#   text hash     6b59351ee5a2addd
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a86227c23211d321
-#   text hash     e457fe67e72c4b56
+#   content hash  bbe8b249bb64d04d
+#   text hash     94e4e9a2ae4efe7a
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c3fe9c9c574128d9
-#   text hash     a5c201bbeec1a35b
+#   content hash  2ba4f0237325762e
+#   text hash     e198c35b1a517370
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

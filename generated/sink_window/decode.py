@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a42fb1dc02af2145
-#   text hash     e7a743c2a792205a
+#   content hash  a7b5d1fc83f07726
+#   text hash     c254e9b754462d51
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

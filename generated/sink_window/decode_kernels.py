@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7866e1c599c1273a
-#   text hash     57138504c901d457
+#   content hash  1d78219c919c9fe4
+#   text hash     15863061bfb918d8
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

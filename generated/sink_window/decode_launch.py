@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8dbac0fdb184d1f2
-#   text hash     db58e59055137c28
+#   content hash  acd0e7d5b7f86a38
+#   text hash     912c79f9038cad56
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c860158000acfed8
-#   text hash     0c786a8ddd944d8a
+#   content hash  f4e8d189f88b5981
+#   text hash     9fb794c70acf4816
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

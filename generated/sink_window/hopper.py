@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4957e56add4cbfb0
-#   text hash     d4c906e5489274ff
+#   content hash  4f31e45279824dcc
+#   text hash     815d51deafe6b719
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

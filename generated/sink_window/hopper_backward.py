@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3acdfe57a6f619c2
-#   text hash     05cb42b9cf7677ca
+#   content hash  73110ddc699f2b97
+#   text hash     6d814cd2676283cc
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

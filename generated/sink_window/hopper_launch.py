@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5b083e1fbb8aeaa5
-#   text hash     6732f6cfec4f18af
+#   content hash  3d39133cbcd63d4f
+#   text hash     ff5a4c0496b59cf3
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

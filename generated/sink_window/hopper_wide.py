@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  06942eb44adfb0a9
-#   text hash     2261194f244caed3
+#   content hash  09d550d4c47b50f2
+#   text hash     97b8029b86c343d4
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

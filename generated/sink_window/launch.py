@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9d6fc022827ec24f
-#   text hash     8d21090b11854258
+#   content hash  d40e066f5fcb6bcc
+#   text hash     e437f7dc405e938c
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  24a090ef288fb40f
-#   text hash     9c78791c198309bf
+#   content hash  c979e2f9eb46e317
+#   text hash     83501dda7df37449
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  56bfb3a14ecb55e1
-#   text hash     295eb46945e4b801
+#   content hash  35d3ac7eebc41337
+#   text hash     040a48992d6521e9
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e27292b165cc68d3
-#   text hash     c9619aea2e189054
+#   content hash  485da0ba36e1b4e7
+#   text hash     d4728943c9b38c79
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  23bcbbd56a550d7e
-#   text hash     5bdd3c5f5afc463d
+#   content hash  dc8802bea74ae32a
+#   text hash     9ee4dd58e0e8951f
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b0673e640e7eac81
-#   text hash     a0b7e4c72d3ff4ff
+#   content hash  5cf0fe89fb00debb
+#   text hash     5f4f76f42544b75d
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

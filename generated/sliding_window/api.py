@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  485ce323853c8653
-#   text hash     c6e49cdb2d90c4cb
+#   content hash  d8fbecbb00b97b15
+#   text hash     c78830636ce9dc44
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  bf278af9702f0ed9
-#   text hash     c79ec7a732ffd1cb
+#   content hash  83904d45f0023839
+#   text hash     89af13cb7c40b723
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

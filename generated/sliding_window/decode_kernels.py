@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ff9cd403d01aa50a
-#   text hash     1c69d0fc69b192d4
+#   content hash  2d84229b88b40d8e
+#   text hash     dd042ceb3f0bb63e
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7410ffb0f5ffcdd4
-#   text hash     78f128deaf4ab45d
+#   content hash  aa640e0a9fff991c
+#   text hash     c4df553265793904
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

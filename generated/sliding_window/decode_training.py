@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8211757a72f6a7b5
-#   text hash     17fc8518844e03e4
+#   content hash  01385e4735979435
+#   text hash     c0bee38f31624f4c
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

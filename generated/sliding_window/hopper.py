@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  121fd7e0e19bf4ef
-#   text hash     b3b61252b8a0c2d5
+#   content hash  722507d1c9e8e5b9
+#   text hash     7ef58ba72c50bd2c
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

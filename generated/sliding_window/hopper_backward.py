@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4069a560cd16cc2b
-#   text hash     7be0faf0bf961fc2
+#   content hash  c4e687966c42e8f6
+#   text hash     3d29f12e27b0a101
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

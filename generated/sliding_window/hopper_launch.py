@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  71848a712b7267b7
-#   text hash     b6bce0eb430af312
+#   content hash  a433c4157d7bb3af
+#   text hash     0d7cf1013199d6c5
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

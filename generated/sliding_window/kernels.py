@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2a33e023d3fe6057
-#   text hash     a9fdeff7595ea251
+#   content hash  353df6dae3c4b0b3
+#   text hash     da4dc187a07982b1
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

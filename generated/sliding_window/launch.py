@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6f5cc79393ea95bf
-#   text hash     abf10f22a3cd68e3
+#   content hash  b6f3a722a6e8dbb0
+#   text hash     6110e3c4c943c363
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ba8186a98a154491
-#   text hash     d1cb564cf9bb57fd
+#   content hash  e31beb7f5271ca88
+#   text hash     b367b4e0b6bb6f92
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

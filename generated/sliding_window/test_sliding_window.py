@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5299b58ff8546010
-#   text hash     9c65d0907dae689b
+#   content hash  08070b0bf83955d2
+#   text hash     ad6779bf55be4810
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2e88c3f747619d83
-#   text hash     15239b67b784870d
+#   content hash  1b9a58b98d8bb526
+#   text hash     fd5ef818265707eb
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

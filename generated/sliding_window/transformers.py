@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c7ab11a6ef006b9e
-#   text hash     b2d0822d08f656fa
+#   content hash  e41873a8596d6d1d
+#   text hash     5642407aa4aaf6cc
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

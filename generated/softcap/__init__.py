@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  917f8cb0ca0d541d
-#   text hash     a84047069f6d449f
+#   content hash  f928b21ef3ab06b4
+#   text hash     749c8853824b3949
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

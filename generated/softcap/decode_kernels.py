@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d14bba53431e0b33
-#   text hash     343208114535db77
+#   content hash  e42615a370b3fe19
+#   text hash     ee00ecb8b9678772
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

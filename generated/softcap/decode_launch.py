@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e06e261fcd4d3b0b
-#   text hash     a24f735ba9ab8d44
+#   content hash  e6013733045d8b9d
+#   text hash     09cf85fdc7b1cf78
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8dbbc13fce3212f9
-#   text hash     f5078cb1f96855aa
+#   content hash  63b9194d672847ec
+#   text hash     203708c26f82b34f
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a91601439e0f87de
-#   text hash     cf322f8fb62e2456
+#   content hash  32275173d2f890c3
+#   text hash     4ced78a944827697
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

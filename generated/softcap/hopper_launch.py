@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ec1a98775d6e42f1
-#   text hash     c10e8bd820b7d427
+#   content hash  c6855fe3ba760607
+#   text hash     c1904a4da06523ab
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6a2dec3ec26e8058
-#   text hash     65c5c39283915369
+#   content hash  48cddf31cf249fef
+#   text hash     ed95092505b74178
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

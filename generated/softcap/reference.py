@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  32e779417bc83b06
-#   text hash     e0800f8d07ff72e7
+#   content hash  833e979951e516d6
+#   text hash     2dd3998cabb8417a
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  afbede3f75eed413
-#   text hash     9bdbf717ddb21267
+#   content hash  b5645236ea4eafc5
+#   text hash     87c7bbba5d3cbecb
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  266d4b606bf299e6
-#   text hash     3440a86910114523
+#   content hash  16ae198ea8e50738
+#   text hash     8261d29724736367
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  546ec365bf82849c
-#   text hash     de705ac3a984ee40
+#   content hash  8fbed5f1e22e840e
+#   text hash     76ef4dacc7a8e4d4
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4b7691197d37918f
-#   text hash     0b38890e167558de
+#   content hash  2a38345ad324e7d8
+#   text hash     9e76394fe8eba4c0
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

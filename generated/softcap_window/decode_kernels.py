@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2937d6eeb9cbe7ef
-#   text hash     bf04b2930661f13c
+#   content hash  c757611c49e5b5b3
+#   text hash     9d54f6d862871246
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

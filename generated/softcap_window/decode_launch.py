@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e817f4ea3214cc91
-#   text hash     d5d9e1f40d4cf41f
+#   content hash  03afbe17dcce56f0
+#   text hash     3f3b97c82ca7a839
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ceab440d35272b6a
-#   text hash     5267f2f4707ee6e5
+#   content hash  0afad510d46f1a99
+#   text hash     3dce6c37bd7ae937
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3445bcdb9a2ba4d9
-#   text hash     4a806a04953bab20
+#   content hash  b347355cf914cd96
+#   text hash     3c9b17556bde8914
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  68cbaa7883c44c2f
-#   text hash     c9addbcc284cbe4d
+#   content hash  115accfe30e26392
+#   text hash     7803aadfcae90682
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7781a4ce2c0a187b
-#   text hash     1ca77e7c62f29682
+#   content hash  a0f0ca30d4f4cdb9
+#   text hash     6ddb6ad9797fc03b
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

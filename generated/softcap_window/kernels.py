@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  07971aa4a99bc2a0
-#   text hash     8da08afe7433d25e
+#   content hash  5510c0e5d7c714db
+#   text hash     8f3151e5aea8f5c9
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

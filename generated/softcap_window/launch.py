@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  59fce5c3c574a0ca
-#   text hash     1e7a8ca80905d764
+#   content hash  ca53cf3a5e171ab5
+#   text hash     f1705bd2f9c3c543
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

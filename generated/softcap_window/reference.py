@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9800d98f0241c0e8
-#   text hash     49279c05ae86a6ee
+#   content hash  3900d13eac1139eb
+#   text hash     1b0c923f5d3c6186
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9431442e92db9a0d
-#   text hash     0aa218a6b5c5b38f
+#   content hash  3ba5a5aaad63d42e
+#   text hash     1f79725ddb26fd61
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

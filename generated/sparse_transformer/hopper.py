@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d2ee32b7b5588b65
-#   text hash     4303970da1169695
+#   content hash  5cf8cd9ab3c5e98e
+#   text hash     522e1fc933a70fc7
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

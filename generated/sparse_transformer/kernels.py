@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ef2fca725d6e6024
-#   text hash     0294bb3c6613e356
+#   content hash  78169c5d42e9b59f
+#   text hash     902a2e933f3f1b40
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

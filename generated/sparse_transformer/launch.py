@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  97dce291108a51e4
-#   text hash     3b256b8c00503602
+#   content hash  ffeeab10d59e7bb9
+#   text hash     84775d49edabcece
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4c9af478d2d3cb01
-#   text hash     d41b786452fd4243
+#   content hash  d849747f22caf74f
+#   text hash     64aa5a0893c5abd3
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  89f3037676a8e829
-#   text hash     8f3128a250a129da
+#   content hash  31e5d1858afd2ab5
+#   text hash     cb83d7417d9507ad
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

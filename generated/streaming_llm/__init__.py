@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  93434b8f8a41d0c8
-#   text hash     8bcef675562d4cac
+#   content hash  2f73608494553f1e
+#   text hash     cde2fb00dd25bf57
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

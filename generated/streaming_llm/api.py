@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  fe40c1c840203156
-#   text hash     f1a241437bc19384
+#   content hash  ffae5bd553a23a7e
+#   text hash     763fe0c6aff93582
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ad9c1a12b65ebcaa
-#   text hash     0c6740b62e8f2d83
+#   content hash  ce71805828fd4e77
+#   text hash     e77da2910fa4e3f4
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0cacf8df2438b7c7
-#   text hash     d47936d0e461ca5c
+#   content hash  20676582281b6b0d
+#   text hash     2afa2a82ab7001da
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

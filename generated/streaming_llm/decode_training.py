@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  107e50b0acbc3e8d
-#   text hash     51a7156795caec87
+#   content hash  65e7671f80454794
+#   text hash     c6f6a5fa3aac0033
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  785e131fa8b5947e
-#   text hash     37d0790f24b459d3
+#   content hash  7fbc93b5ff0ba567
+#   text hash     289ea84f631c2371
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

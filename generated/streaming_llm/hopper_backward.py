@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1881b82a13aba8ed
-#   text hash     1b530bc68ecd301f
+#   content hash  ff1ef6e3a4e22254
+#   text hash     6c1592c17b585904
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

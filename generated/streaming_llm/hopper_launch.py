@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f984fbb2157d884a
-#   text hash     5e4fbcb1b52ea44a
+#   content hash  3a6493b0f7523e09
+#   text hash     2ebc7b2f223e0c26
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

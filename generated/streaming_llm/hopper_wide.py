@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3d672573dad73621
-#   text hash     36fa798c2f6c9779
+#   content hash  7a55c6a9f864ade8
+#   text hash     1b1392eaa3c841b1
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  d32880fe6a59da81
-#   text hash     81e19d6599659ac9
+#   content hash  5f66d1202dea4616
+#   text hash     bb63345ee647e023
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  965a0e64bd5e565b
-#   text hash     5ee7d4bbff496adc
+#   content hash  fddfd6e30a949cf0
+#   text hash     4ea85a3742a21101
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

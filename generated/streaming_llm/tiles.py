@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4a3054a585367c19
-#   text hash     5e33e1a68b51ee40
+#   content hash  0dba320a4a6ce48e
+#   text hash     661700aa8bf069d4
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

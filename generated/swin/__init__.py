@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7d0846963fa1a279
-#   text hash     1f2f46d3fe27347c
+#   content hash  2c48c40a0f6d0047
+#   text hash     cadbde1ca07f40fe
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

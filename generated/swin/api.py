@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1c40044992fad903
-#   text hash     228aca03f1e595dd
+#   content hash  ec421bd81c77bee0
+#   text hash     aea52bdc3341f3fa
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

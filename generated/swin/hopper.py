@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e90361df4499e8da
-#   text hash     b92f3d5f6f40ff91
+#   content hash  c923de5ff22d6cc3
+#   text hash     db225a88b1841110
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

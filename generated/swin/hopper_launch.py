@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1bdbf0aeaa6fe1ec
-#   text hash     1ee86c66f428fc79
+#   content hash  0a6f3a4556a9bdf3
+#   text hash     2f08e0957cf83490
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  6a90efdc072539a3
-#   text hash     7c0bfc3a0ffe2e12
+#   content hash  3f08ec3de133c51f
+#   text hash     091320ec7b228483
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8ecede50975f48de
-#   text hash     175d2f6ff478d7d0
+#   content hash  645c709a32b15e4a
+#   text hash     a4b01ea3b60a6b12
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d52ea516df8c1123
-#   text hash     7e394c87f31399d7
+#   content hash  a8f9fdbf8a658dbe
+#   text hash     c65d6bf6917472ca
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

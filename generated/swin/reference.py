@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2b73a369d49a978e
-#   text hash     f1e18ade941d16dc
+#   content hash  9d513c3b29b14438
+#   text hash     e2b0d0aa11a66f2e
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  929c9e15f8cab179
-#   text hash     91891099e328334e
+#   content hash  773e39402286158f
+#   text hash     4ad5e67ffc3eb5b3
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

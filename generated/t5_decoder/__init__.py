@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b8a805919061c043
-#   text hash     f4e55ad25b8c9e01
+#   content hash  21df2311a90579ce
+#   text hash     6bc8439b20d78f1c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4b1e9801ba89bd06
-#   text hash     704433c158112aad
+#   content hash  756764f3e0f61ac7
+#   text hash     e92673c2c0ffda94
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a58b1c72643e8122
-#   text hash     9d775b5dda16d01c
+#   content hash  30c70e882e51522c
+#   text hash     6dafdd137c1af91e
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  9f6afd2a171db166
-#   text hash     bdab8f3b2ab489b5
+#   content hash  3e89d8d8aeb43c5a
+#   text hash     8f7ee23a4ffc2d10
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a7dfa0098bdafc18
-#   text hash     eb068e65c42b650b
+#   content hash  30a3ef4b7e2d107c
+#   text hash     ea54a41450402d37
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2e186a37397f23d7
-#   text hash     af711cd05b490bec
+#   content hash  fe8bec1aef335f38
+#   text hash     ea0701af9bd85031
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ba7aa8819176fc40
-#   text hash     12230c78a94ba64d
+#   content hash  71969bbd994e35fa
+#   text hash     5f3f4d0ea5d2b67d
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b35912e8663de009
-#   text hash     486e5264238f3f91
+#   content hash  f47f51c7ca1b91b0
+#   text hash     ded543e2c974fca2
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c56eeb283e48430b
-#   text hash     e2c8cdbdf14f1584
+#   content hash  7f994f73debb9d53
+#   text hash     1881cc25c19a5a00
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  6bca9ee9d5dfdadc
-#   text hash     d5e91c92ae198316
+#   content hash  4481633516f0da4a
+#   text hash     75b49beb1847b363
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  79e3edd1576badf5
-#   text hash     7dbd70e78684ca50
+#   content hash  8b7ca722021ff8be
+#   text hash     5b359ec0d8656387
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

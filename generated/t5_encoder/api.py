@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  049dda8be7d46ec3
-#   text hash     2e39621dd720dfd2
+#   content hash  c4016a155b633023
+#   text hash     132920040d4d44a2
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  548fa72a126e16e4
-#   text hash     d71147c7ab2c1755
+#   content hash  597eea467bb5169d
+#   text hash     ee275dee942ee06c
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

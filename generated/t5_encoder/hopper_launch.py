@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  234dd4c0c9a4954f
-#   text hash     6fa3b6171479a5c0
+#   content hash  6d44702bfeff854a
+#   text hash     f023738b94ce18c1
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0f7b5a820463de30
-#   text hash     90797cc6a9df7d93
+#   content hash  190942b3647db196
+#   text hash     fc03153a688537ac
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

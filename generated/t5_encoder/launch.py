@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4ee028b005952a60
-#   text hash     a072b5ed04a2da09
+#   content hash  f25f0018620464e7
+#   text hash     5ad70d64835ddc23
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b2b7864586d9f603
-#   text hash     b57c1e2e3eb286e8
+#   content hash  8a214d14414ea008
+#   text hash     4dddbe15522466e0
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  107fa4098c0c9c15
-#   text hash     e967f2653f0eaa20
+#   content hash  cafda64dfe8e2115
+#   text hash     e7abb707944651d0
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  494f3dffa31e8ea0
-#   text hash     34f1533e049f5365
+#   content hash  d3ace8fcc4027def
+#   text hash     300484012e918cca
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

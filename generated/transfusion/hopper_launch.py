@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7e223ec9bb8e0c92
-#   text hash     95ebfd870b150b4b
+#   content hash  0eb13589936cd36a
+#   text hash     607fb575382bc95f
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1c9e89e7e54b7ffa
-#   text hash     41b9e847b219d0fb
+#   content hash  e368214c855591ca
+#   text hash     0b86694ac141dfcd
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e2faad6a6c26536e
-#   text hash     4e4b5a82d164c3b6
+#   content hash  c3707ea493fd2cd2
+#   text hash     84d913b5d384c21f
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5f8f4e1933437aa3
-#   text hash     82ae317cdbc59558
+#   content hash  d608728bbabcc0e2
+#   text hash     81cd445a6b6f00df
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5fe4d3757c5ba612
-#   text hash     6ec82533ed91ab8f
+#   content hash  33a6306a1433eea7
+#   text hash     713a9c4c74322eec
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3cd1c82565228e68
-#   text hash     da7671bf23d405c1
+#   content hash  bf0466496b1665df
+#   text hash     59bd928e20aaf59e
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  649784d0525156fc
-#   text hash     336d926233a3eb8e
+#   content hash  f547428d556a4506
+#   text hash     e9e22e7491db6e30
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

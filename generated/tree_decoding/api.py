@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9e5885df2923ea96
-#   text hash     7fbcb2331af105b5
+#   content hash  bf82f2d1ee739de1
+#   text hash     99f275d9ae15c97c
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

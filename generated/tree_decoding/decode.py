@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8126e41c3ba6fada
-#   text hash     2e8e07ceecccb342
+#   content hash  dd76bdcd8698cd95
+#   text hash     5c8a48d0284f8b19
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

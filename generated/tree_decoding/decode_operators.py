@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  956ef9ad1362b46f
-#   text hash     9b8e85eea6e7e667
+#   content hash  6dc28cfe79e54c61
+#   text hash     09828f85d65d2edc
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

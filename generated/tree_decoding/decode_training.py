@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e7615c0ed71bb788
-#   text hash     2ed2120c2f0f73f1
+#   content hash  535b9a19be8b24da
+#   text hash     a7dab702ddbdda80
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  82b041a57a68b9ac
-#   text hash     bed4e85e18c6cc13
+#   content hash  e6ded677304ca2de
+#   text hash     04d60907b87f18cc
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

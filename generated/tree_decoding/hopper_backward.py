@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c8a97fae897ff83e
-#   text hash     90dbe898881be9bc
+#   content hash  969961a5b9e026ac
+#   text hash     031f89a4e55d7466
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

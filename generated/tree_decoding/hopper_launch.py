@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ad7bf06c28939cd2
-#   text hash     7c67400aad1f5e0b
+#   content hash  d0b08e608d49d67a
+#   text hash     2218e24c4db0d0fb
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

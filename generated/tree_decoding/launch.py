@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0db7ba2932df83c2
-#   text hash     3bcabe6f6915f814
+#   content hash  b0c839b2162ba759
+#   text hash     0e1d588e63606783
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

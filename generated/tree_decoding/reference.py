@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3c96378948a5b0ff
-#   text hash     2d7972f123c45d6a
+#   content hash  46b6517d8482477e
+#   text hash     91f081e3504fa4e5
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

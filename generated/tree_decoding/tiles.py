@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  eb98b147c40b12a0
-#   text hash     951c1078c9bf5fc1
+#   content hash  e86f25d85ca998ad
+#   text hash     e00cfe794722234d
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

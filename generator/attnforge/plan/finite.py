@@ -52,8 +52,8 @@ def sheltered(node: Node, inputs: dict[str, Input]) -> Node:
     args = tuple(sheltered(arg, inputs) for arg in node.args)
     if node.op == "where" and not printers.is_scalar(args[0]):
         condition, *others = args
-        wild = [not tame(arg, inputs) for arg in node.args[1:]]
-        chosen = [_only(condition, x, i, inputs) if wild[i] else x for i, x in enumerate(others)]
+        steep = [not tame(arg, inputs) for arg in node.args[1:]]
+        chosen = [_only(condition, x, i, inputs) if steep[i] else x for i, x in enumerate(others)]
         args = (condition, *chosen)
     return dataclasses.replace(node, args=args)
 

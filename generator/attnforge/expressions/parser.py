@@ -359,14 +359,14 @@ class _Walk:
         return Node("where", (c, a, b), None, kind, tree.col_offset)
 
     def visit_Call(self, tree: ast.Call) -> Node | None:
-        if not isinstance(tree.func, ast.Name):
-            hint = suggestions.ALONE if isinstance(tree.func, ast.Attribute) else ""
-            return self.fail(tree, f"only the language's own functions can be called{hint}")
-        name = tree.func.id
+        name = tree.func.id if isinstance(tree.func, ast.Name) else ""
         count = ARGUMENTS.get(name)
         miscounted = len(tree.args) < 2 if count is None else len(tree.args) != count
         if name not in ARGUMENTS or tree.keywords or miscounted:
             self._inside(*tree.args, *(given.value for given in tree.keywords))
+        if not name:
+            hint = suggestions.ALONE if isinstance(tree.func, ast.Attribute) else ""
+            return self.fail(tree, f"only the language's own functions can be called{hint}")
         if name not in ARGUMENTS:
             if name in self.scope.names():
                 return self.fail(tree, f"{name} is not a function")

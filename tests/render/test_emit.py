@@ -184,10 +184,12 @@ def test_a_file_in_place_of_a_package_is_told_before_anything_is_written(tmp_pat
     out = tmp_path / "out"
     out.mkdir()
     (out / "two").write_text("mine")
+    (out / "three").symlink_to(tmp_path / "nowhere")
     for force in (False, True):
-        with pytest.raises(NotADirectoryError, match=r"two is no folder: nothing was written"):
-            emit.write([package(tmp_path), package(tmp_path, "two")], out, force=force)
-    assert [path.name for path in out.iterdir()] == ["two"]
+        for name in ("two", "three"):
+            with pytest.raises(NotADirectoryError, match=rf"{name} is no folder: nothing was written"):
+                emit.write([package(tmp_path), package(tmp_path, name)], out, force=force)
+    assert sorted(path.name for path in out.iterdir()) == ["three", "two"]
 
 
 def test_diff_is_what_a_write_changes(tmp_path: Path) -> None:

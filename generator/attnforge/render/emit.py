@@ -109,7 +109,7 @@ def write(packages: Sequence[Package], out: Path, *, force: bool = False) -> lis
         if refused and not force:
             raise Edited(refused)
         for place in (out / package.name for package in packages):
-            if place.exists() and not place.is_dir():
+            if os.path.lexists(place) and not place.is_dir():
                 raise NotADirectoryError(f"{place} is no folder: nothing was written")
         for package in packages:
             for left in (out / package.name).glob(f".*{_STAGED}"):

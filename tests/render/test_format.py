@@ -45,7 +45,7 @@ def test_what_specs_share_is_formatted_once(monkeypatch: pytest.MonkeyPatch) -> 
     taken: list[str] = []
     format_str = black.format_str
     monkeypatch.setattr(black, "format_str", lambda text, mode: taken.append(text) or format_str(text, mode=mode))
-    same = "def of_this_test_alone( x ):\n    return x\n"
+    same = "@mark(\n  1\n)\n# why\ndef of_this_test_alone( x ):\n    return x\n"
     for head in ("first", "second"):
         format.python(f"x = '{head}'\ndef f(): pass\n{same}", "of this test")
     assert sum(same in text for text in taken) == 1

@@ -26,20 +26,20 @@ def table(lines: list[str]) -> dict[tuple[str, str], list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("name", "read"),
+    ("name", "read", "seen"),
     [
-        ("causal", "[0, position + 1)"),
-        ("runtime_window", "[position - window + 1, position + 1)"),
-        ("streaming_llm", "[0, min(position + 1, 4)) and [position - 1023, position + 1)"),
+        ("causal", "[0, position + 1)", ("4 of 4", "1 of 1")),
+        ("runtime_window", "[position - window + 1, position + 1)", ("1 of 4", "1 of 1")),
+        ("streaming_llm", "[0, min(position + 1, 4)) and [position - 1023, position + 1)", ("5 of 16", "2 of 4")),
     ],
 )
-def test_keys_that_are_read_are_told(name: str, read: str) -> None:
+def test_keys_that_are_read_are_told(name: str, read: str, seen: tuple[str, str]) -> None:
     first, *lines = told(name)
     assert first == f"a new token at `position` reads keys {read}, or fewer"
     found = table(lines)
     short, _, many = splits.table(False, False)["16BIT"][128]
-    assert found["65 to 128", "up to 16"][:2] == [str(short[0]), str(short[2])]
-    assert found["65 to 128", "17 or more"][:2] == [str(many[0]), str(many[2])]
+    assert found["65 to 128", "up to 16"] == [str(short[0]), str(short[2]), seen[0]]
+    assert found["65 to 128", "17 or more"] == [str(many[0]), str(many[2]), seen[1]]
     assert [sizes for sizes, rows in found if rows == "up to 16"] == [
         "1 to 64",
         "65 to 128",
@@ -62,7 +62,7 @@ def test_splits_are_those_with_a_visible_key(keys: int, window: int, tmp_path: P
 def test_kernels_of_latent_heads_are_told() -> None:
     found = table(told("deepseek_mla_absorbed"))
     block, _, split = splits.ON_HOPPER[1:]
-    assert found["513 to 576", f"from {splits.LEAST_ROWS}, on Hopper GPUs"][:2] == [str(block), str(split)]
+    assert found["513 to 576", f"from {splits.LEAST_ROWS}, on Hopper GPUs"] == [str(block), str(split), "1 of 1"]
 
 
 def test_packages_that_read_no_cache_tell_nothing() -> None:

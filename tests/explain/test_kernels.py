@@ -39,9 +39,11 @@ def told(folder: Path, text: str, *options: str) -> dict[tuple[str, str], list[s
 
 def test_calls_that_take_them_are_told(tmp_path: Path) -> None:
     found = told(tmp_path, "mask: [causal]\n")
-    assert found["forward", "33 to 64"][0] == "from 1024 keys on"
-    assert found["forward", "65 to 128"][0] == "always"
-    assert found["backward", "33 to 64"][0] == "if asked for"
+    assert found["forward", "33 to 64"] == ["from 1024 keys on", "hopper", "61 of 96, 192 x 64", "72 of 128, 128 x 64"]
+    assert found["forward", "65 to 128"] == ["always", "hopper", "36 of 64, 128 x 128", "136 of 256, 64 x 64"]
+    assert found["backward", "33 to 64"] == [
+        "if asked for", "portable", "72 of 128, 64 x 128", "272 of 512, 64 x 32 and 272 of 512, 32 x 64"
+    ]  # fmt: skip
 
 
 def test_lengths_between_which_they_are_faster_are_told() -> None:

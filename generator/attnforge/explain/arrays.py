@@ -27,6 +27,11 @@ _CHUNK = 2**21  # of them at once
 _SAMPLES = 4  # points per side that a pixel of several elements averages
 
 
+def count_visited(visits: Any) -> int:
+    """The number of tiles that a kernel does not skip."""
+    return int((visits != SKIPPED).sum())
+
+
 def evaluate(node: Node, env: Mapping[str, Any]) -> Any:
     """The value of an expression over numbers and arrays; leaves stand in `env` by name."""
     import numpy as np
@@ -87,7 +92,7 @@ class Tiling:
     @cached_property
     def visited(self) -> int:
         """The number of tiles that kernels visit."""
-        return int((self.visits != SKIPPED).sum())
+        return count_visited(self.visits)
 
     @cached_property
     def vain(self) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ..language.spec import Spec
 from ..plan import cached_range, plan
 from ..plan.plan import Plan
-from .arrays import SKIPPED, Mask
+from .arrays import Mask, count_visited
 from .columns import aligned
 
 TITLE = "Decoding over a cache, float16 and bfloat16"
@@ -45,4 +45,4 @@ def _rows(planned: Plan, mask: Mask) -> Iterator[tuple[str, ...]]:
 def _count(mask: Mask, split: int) -> str:
     """How many splits of the keys the last query sees."""
     visits = mask.visits((1, split), owns_keys=False)[-1]
-    return f"{int((visits != SKIPPED).sum())} of {visits.size}"
+    return f"{count_visited(visits)} of {visits.size}"

@@ -8,7 +8,7 @@ from ..language.spec import Spec
 from ..plan import plan, reach
 from ..plan.plan import Plan
 from ..plan.tiles import Tile, of_length, outrun
-from .arrays import SKIPPED, Mask
+from .arrays import Mask, count_visited
 from .columns import aligned
 
 TITLE = "Kernels on Hopper GPUs, float16 and bfloat16"
@@ -56,4 +56,4 @@ def _portable(planned: Plan, mask: Mask, its: str, size: int) -> str:
 
 def _count(mask: Mask, tile: Tile, owns_keys: bool) -> str:
     visits = mask.visits((tile.block_m, tile.block_n), owns_keys)
-    return f"{int((visits != SKIPPED).sum())} of {visits.size}, {tile.block_m} x {tile.block_n}"
+    return f"{count_visited(visits)} of {visits.size}, {tile.block_m} x {tile.block_n}"

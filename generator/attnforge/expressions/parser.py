@@ -211,12 +211,11 @@ class _Walk:
         named = ", each name of `let` written out" if self.scope.parts else ""
         return self.fail(tree, f"this expression has more than {MOST_NODES} names, numbers and operations{named}")
 
-    def _unknown(self, tree: ast.expr, name: str) -> None:
+    def _unknown(self, tree: ast.expr, name: str) -> Node | None:
         if name in self.scope.closed:
-            self.fail(tree, self.scope.closed[name])
-            return
+            return self.fail(tree, self.scope.closed[name])
         declared = ": what a call passes is declared under inputs" if self.scope.kind in ("mask", "score") else ""
-        self.fail(tree, f"unknown name {name!r}{suggestions.name(name, list(self.scope.names())) or declared}")
+        return self.fail(tree, f"unknown name {name!r}{suggestions.name(name, list(self.scope.names())) or declared}")
 
     def visit_Subscript(self, tree: ast.Subscript) -> Node | None:
         if not isinstance(tree.value, ast.Name):
@@ -227,11 +226,11 @@ class _Walk:
         if name in self.scope.inputs and name not in self.scope.wrong:
             return self._input(tree, name, written)
         self._inside(*written)
-        if name in self.scope.names() and name not in self.scope.wrong:
+        if name in self.scope.wrong:
+            return None
+        if name in self.scope.names():
             return self.fail(tree, f"{name} is not an input: it cannot be indexed")
-        if name not in self.scope.wrong:
-            self._unknown(tree, name)
-        return None
+        return self._unknown(tree, name)
 
     def _input(self, tree: ast.expr, name: str, written: list[ast.expr]) -> Node | None:
         given = self.scope.inputs[name]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4a00cf55f96db4c6
-#   text hash     51a3575b7e7c626c
+#   content hash  69dbeda40ebfd262
+#   text hash     f2552d9546665115
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5e62778adb23e554
-#   text hash     bea1f45c51e03848
+#   content hash  c5a03e5e8441a227
+#   text hash     6c8a3b980ef6cb10
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

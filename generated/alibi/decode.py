@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  65d4a46c0147ee23
-#   text hash     b01169339bef0130
+#   content hash  faacd9e0d218cc63
+#   text hash     e9b24f12d2d8b159
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

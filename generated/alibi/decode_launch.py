@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  41d20f070b3fccb4
-#   text hash     903900af27c06c76
+#   content hash  ee0be71afc86e4dc
+#   text hash     2e6ad07c972b258b
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

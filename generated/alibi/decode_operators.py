@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dd84fd0d80a4f4a7
-#   text hash     35e6f723fd8beab6
+#   content hash  0fe35c7a7ca29b61
+#   text hash     60a0324509dfe3da
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  251a816b6fcdc63c
-#   text hash     c13b06ef1166399d
+#   content hash  4ccd4b2deb514bc5
+#   text hash     228fa48d8afe5136
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

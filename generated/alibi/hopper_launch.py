@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  fd06f7986fd6dd11
-#   text hash     d55012e321284304
+#   content hash  95573f71cf2b6fcb
+#   text hash     fbe2360537abfcd2
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  23936812d589adf3
-#   text hash     12a9a2930fe2da21
+#   content hash  a6a02c1812a4dc65
+#   text hash     23a6ff9af95ee26d
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a3b596a84efa10d5
-#   text hash     5069130c6f91af45
+#   content hash  b51325ac85640400
+#   text hash     9adec8caedb6bc80
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  030c0a38f9a2f73f
-#   text hash     8017fb8ed5fa614d
+#   content hash  7cd9198e6b41c5d1
+#   text hash     6d3cab46dfc4588a
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

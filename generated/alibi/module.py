@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  144c4cd4a46b6056
-#   text hash     d350631cb5ba047a
+#   content hash  555c2ecaab9b7bfd
+#   text hash     4378b02322a3ce2d
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  111ef005cf75c583
-#   text hash     5f5a88b5c97ef690
+#   content hash  4f735152eb573856
+#   text hash     231ef57e72571216
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ee3a8b58c8c51bcd
-#   text hash     df130f4cdae95b0c
+#   content hash  d58c7be99c0f4db3
+#   text hash     7127672f42d64862
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

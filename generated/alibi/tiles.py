@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  fa7f28db86c03293
-#   text hash     91c476201819a3f1
+#   content hash  01e89d0f3eec0868
+#   text hash     6b8cf1d683a39ffb
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

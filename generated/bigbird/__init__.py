@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  9e453a6e29d934d0
-#   text hash     85f5e41bfff38178
+#   content hash  a07d4cfb55045c41
+#   text hash     ff3ae84c8c14477e
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c1bba9124bf8ffc6
-#   text hash     5578be11776c669e
+#   content hash  285bdbd0180bcc25
+#   text hash     567e9cbabb974bc0
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

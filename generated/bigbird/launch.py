@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4c3888a358020fbb
-#   text hash     5c837b7c273ad0dd
+#   content hash  deddfeb01d590bf4
+#   text hash     a00a44796b48adad
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  971d38492fc76d4b
-#   text hash     3dc02cb6377af0f4
+#   content hash  5b75d6bdd22023d7
+#   text hash     ed52429acb77bb87
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

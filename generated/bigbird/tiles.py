@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a6bc705b625ea151
-#   text hash     ba5f80a17ed87d7d
+#   content hash  e881a57467ae3d64
+#   text hash     236425c6d1db59d4
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

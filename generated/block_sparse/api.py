@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  aaf81b0c8ec0e337
-#   text hash     5a7e66e44383ec89
+#   content hash  2b549b4be28ef236
+#   text hash     b23bcc1b01aadb9f
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

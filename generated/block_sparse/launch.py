@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8bfca190bcd934a5
-#   text hash     a84bc5e025bd8144
+#   content hash  5af242e8e2edfb39
+#   text hash     4ea2473592691d18
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

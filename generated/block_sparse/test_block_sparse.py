@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b894c798c5ad58a1
-#   text hash     161487bb2d909522
+#   content hash  5057bd3aa1ce8d12
+#   text hash     03a823ea3ee95c16
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

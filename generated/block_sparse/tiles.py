@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e7809569c4c427dc
-#   text hash     c573cd1ef915cdba
+#   content hash  67a0a00a4deba18d
+#   text hash     7f60a27d04cd5f87
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d73db594c25e756e
-#   text hash     b3629d7166986621
+#   content hash  ee4aab74461327b3
+#   text hash     5f2ebaf4360a6562
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

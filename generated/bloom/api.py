@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  fbe1c12cafc56aa3
-#   text hash     b9701983f4429254
+#   content hash  92721b46fc602423
+#   text hash     9283d24e8c4f3235
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

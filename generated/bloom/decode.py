@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c4076755dfad5c9a
-#   text hash     642e5ab26b338d19
+#   content hash  8ead88c72bf98688
+#   text hash     c0eca3c8b2346af0
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  00052a442fda43ae
-#   text hash     996217146b2a8ec1
+#   content hash  447107d9ec3ce853
+#   text hash     e76d7f94b613564f
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

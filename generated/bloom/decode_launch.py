@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ec5ded972728305d
-#   text hash     eb6a6a35c9856f90
+#   content hash  ea90868f8ae4e0d9
+#   text hash     9af3d78400ad9c15
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e10ae43a33d8d5f3
-#   text hash     276649b2523ea78f
+#   content hash  777afe95b7144a6a
+#   text hash     1a752275088a3230
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

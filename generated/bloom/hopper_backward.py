@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a56cea564a7fefdf
-#   text hash     df0c56f1be2c5521
+#   content hash  af54a18c44053353
+#   text hash     f8549f3f65beaee3
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5e14a65cc587bb96
-#   text hash     86752b722fe3dcb3
+#   content hash  8e5a021fa608a43c
+#   text hash     74f39475d3464f5b
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  458a11c6a80c15a3
-#   text hash     3342cf62a37c47e9
+#   content hash  da3025f5a4b01af3
+#   text hash     c811e409b922ad20
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

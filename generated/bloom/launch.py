@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  341a94f5767aa61b
-#   text hash     09d07dd41ec9b7bd
+#   content hash  db1b9a0032879f7a
+#   text hash     da76faa9c0f0a982
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

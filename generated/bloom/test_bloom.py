@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  746eb03b11f2faef
-#   text hash     99a65f5d27d59983
+#   content hash  ed8d205261360bfa
+#   text hash     b3d09ae54ba2fb6a
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  612a3b89a9186860
-#   text hash     f227409456a5ca26
+#   content hash  07b08107d3c0844c
+#   text hash     421349b536dcc389
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

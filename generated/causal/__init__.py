@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  96dd7ca7c2162a67
-#   text hash     c8f84fc408744957
+#   content hash  a040aa15580705e2
+#   text hash     fbff64cc0b47f4a9
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

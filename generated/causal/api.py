@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5c76a493c1e0afc0
-#   text hash     8afa5e323ec451f1
+#   content hash  a8f5dbfeacd8d959
+#   text hash     73ab864b8363d4cf
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d39208e2499b7882
-#   text hash     af67bd07729e7cef
+#   content hash  ca3a26dd5d420147
+#   text hash     6d9ffc0226f84ed4
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fba4a04aeca726a5
-#   text hash     555a0c2597e6c50c
+#   content hash  8a2fa7388cb3c3c7
+#   text hash     4594910de347f6d3
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7fa2cd44c88b43e7
-#   text hash     1fefb93b6ac27e97
+#   content hash  ba9acfe45a5eaae3
+#   text hash     7e2381f5a9f58e01
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2921cd9665bcea90
-#   text hash     f08e5c8e23e36dc8
+#   content hash  4ebe71a3224b4896
+#   text hash     5eb20e5675e50c73
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  904ca1730fb85282
-#   text hash     f870b97ae50d24fc
+#   content hash  57976a9143b85a96
+#   text hash     4865caa25caa9f0e
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

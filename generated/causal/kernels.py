@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  19fc6dc70fb4ca7c
-#   text hash     589a9eddd930f006
+#   content hash  bac46cc996eaef12
+#   text hash     de65c163ad8c1567
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8055ef63efa7e8a8
-#   text hash     0592a5fbd99e3532
+#   content hash  e75c49781ef5b5fe
+#   text hash     69de0fe8dc3aad0d
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5f5df9cdd52dbb14
-#   text hash     64891944fab8461e
+#   content hash  a678c73fbf95e2af
+#   text hash     97d8f5342e180b63
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  dd074b47344ed2fc
-#   text hash     72838eab7fbb7163
+#   content hash  34020c422d9ad416
+#   text hash     bd60e029dc1ecbcf
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

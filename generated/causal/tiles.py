@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  cae5510bc19898f8
-#   text hash     a01f94b8848e28b3
+#   content hash  efbf0c0740b04edd
+#   text hash     37e756d04afffd17
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a42631a4cecb94a6
-#   text hash     866a48ad0c3e2853
+#   content hash  d628a4585133c4b1
+#   text hash     1530b23064bce02c
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

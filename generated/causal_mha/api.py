@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b20ba668628b7b71
-#   text hash     9f4dc06032bcd536
+#   content hash  0b60c6033f4479a4
+#   text hash     534a007dd956f110
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f967d558a29e6d47
-#   text hash     55d06e2fe37833ab
+#   content hash  4bedb234817b6a30
+#   text hash     feb9e831f479b9a9
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

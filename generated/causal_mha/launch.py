@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2712c1828902c704
-#   text hash     c4cc772fa99d3cd5
+#   content hash  3f814e1ae78d2f7a
+#   text hash     209fa748167db4b3
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d9d488f4b892585b
-#   text hash     25d2807af2aa1281
+#   content hash  0edc1ae8ee48e6fb
+#   text hash     f07949b3b541f514
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  eba4af661409bf24
-#   text hash     8b816784ec8cc3ac
+#   content hash  dad9b74b7b4e31f8
+#   text hash     8a6cc7e532e243ce
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  eb3bfafc15537982
-#   text hash     10a52fd01fa6c868
+#   content hash  4991c9541f9d4507
+#   text hash     b776d2e9d074c7b9
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

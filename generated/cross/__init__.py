@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5859adf6efa7e8eb
-#   text hash     1e388d026e975dd6
+#   content hash  b6beed8f6420b9ea
+#   text hash     ee87b660a6c6b4ac
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  179f77ed5fbe08e8
-#   text hash     7cc6a2a0a4a023cb
+#   content hash  1fa2d7cb82cea47d
+#   text hash     cb0cb1709c7f2f6c
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  39b771067d78f26c
-#   text hash     b70c0d44afa6dc63
+#   content hash  6381fe3484da77fb
+#   text hash     802e00f9a35d8426
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

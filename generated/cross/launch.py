@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  85a732ad725c17d3
-#   text hash     97b7aef601a532f9
+#   content hash  7cd4c24d98866091
+#   text hash     43fd0bb203ff8287
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

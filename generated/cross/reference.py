@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  50f2fd474ecfe8e3
-#   text hash     abf69cd4ac5796d5
+#   content hash  34431adb87c0254c
+#   text hash     88a82667366c5f05
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a7c777d20b3b2f88
-#   text hash     33f268eab93ac94c
+#   content hash  fb48c1839a713df7
+#   text hash     df381e92f11c6753
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1d3bf5e161571d4a
-#   text hash     7236c0609368316f
+#   content hash  9d302697ec832a13
+#   text hash     10091fd5b0fcad74
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  3d9bd99ae3bff94d
-#   text hash     d44a7c6f62411483
+#   content hash  a8ecb96608d9c806
+#   text hash     a72bb99487ae081b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9d7a50476b0344f4
-#   text hash     7d6a6d6254e9c3be
+#   content hash  3099bcc0dd206eef
+#   text hash     921cf2c79aee3486
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

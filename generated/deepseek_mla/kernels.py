@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9b2b34ca4184a650
-#   text hash     d9e91b08b4469fe5
+#   content hash  b3a9dcc6a959d55b
+#   text hash     6abf38e191c953d7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9a263b0a01770b64
-#   text hash     23de886ba3be2218
+#   content hash  fd6a16292c6f11c5
+#   text hash     a068d319d6c15c60
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

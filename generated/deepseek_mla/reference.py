@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  545c44da9f897cc0
-#   text hash     6f04d8e3d096c94d
+#   content hash  8eb091cc5bd8f2ad
+#   text hash     fa42eeb36e77b705
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d6a0fa69fb276e41
-#   text hash     c023a6a283ac1852
+#   content hash  aee8e490969d304e
+#   text hash     06544097b6b68216
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  7278c5680369c9c2
-#   text hash     4eb7a85e5f25b12f
+#   content hash  18f7b61fbe1dff49
+#   text hash     1016fde154320d3d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

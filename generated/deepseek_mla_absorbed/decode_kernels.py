@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  2f7f808cde746312
-#   text hash     ab5ace6ccb584d60
+#   content hash  dfb531d491d6130d
+#   text hash     a35f3f30dd74e780
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

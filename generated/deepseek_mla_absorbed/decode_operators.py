@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  21f105dd82ea7137
-#   text hash     ad8aa8667afccb80
+#   content hash  3f9213c1f61247dd
+#   text hash     4729b3a46c71c25f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

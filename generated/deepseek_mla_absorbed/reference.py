@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  63d54cdf2d3b83a6
-#   text hash     77f4730dfe9ec8d4
+#   content hash  725abf84f63ba39e
+#   text hash     37c8abbf49fe13b4
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

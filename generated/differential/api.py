@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3dafc3faa718b679
-#   text hash     2796363ef5b90687
+#   content hash  e7dce04e1e5086ae
+#   text hash     e0dde86850e31b0f
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  63a16a2cffd562fa
-#   text hash     c676c317d9dda8ed
+#   content hash  8a520132aac45f33
+#   text hash     145b6fbf037cc1f4
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  90c4562560bf2b81
-#   text hash     7a9bd569337c05fd
+#   content hash  4add8327fe004e32
+#   text hash     a8b624f210172b97
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

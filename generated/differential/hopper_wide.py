@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b100804ae31fa71f
-#   text hash     bd78cff7e043f523
+#   content hash  5e73ae249df3f3b4
+#   text hash     a434f37ca0c6a86d
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a2fdc8011538788a
-#   text hash     e9b9ac9f18718f39
+#   content hash  f35d059fce9ced79
+#   text hash     c1eb65cc551bbb91
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  184a6cfb3812024b
-#   text hash     2b8a7cdc72d18303
+#   content hash  57f80b243133a5af
+#   text hash     e3aba709f156072a
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

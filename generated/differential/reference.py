@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  298dfd21fe0b07ba
-#   text hash     28b12b58d3fcf5e5
+#   content hash  b36cc1c83d50e4f4
+#   text hash     8ebd5822b163501a
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

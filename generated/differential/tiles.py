@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2d32a215498100d2
-#   text hash     49b2d5d9e66966fc
+#   content hash  f1d773d5d04fbc53
+#   text hash     1dc6817bd58e4a93
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

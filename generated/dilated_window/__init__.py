@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  cc7027646ba5b7bc
-#   text hash     259f3d5c942f59ff
+#   content hash  3e00cdbd3a637ee0
+#   text hash     2f25bbb80fae9133
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  cc37eec0552879a8
-#   text hash     55a2700ad735578f
+#   content hash  3ae9369866868980
+#   text hash     aebf35497380a116
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4595001c302cb5d3
-#   text hash     ef6df78c119c27f2
+#   content hash  9239f7ab7c8a4e5b
+#   text hash     541ab230ed815d1d
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -45,6 +45,7 @@ Symbols
     phase              a round's last bit: by it a barrier tells the round that a wait is for from the one before
     visits             walks so far that had a tile
     begun              tiles of queries so far: this one has stage begun % Q_STAGES
+    ahead              behind the tiles of keys that come before the queries that meet them first
     others             the tile whose rows make scores with those of a tile of queries, or of keys
     before             the stage of the tile before
     turns              a barrier for each of three workers: it is its turn to issue products
@@ -186,6 +187,20 @@ def shrunk(acc, shrink):
     return gl.inline_asm_elementwise(
         shrinking(COUNT), operands("=f", COUNT, 2 * COUNT), [acc, shrink[:, None]], gl.float32, False, COUNT
     )
+
+
+@gluon.jit
+def as_stored(out, q_tile, WIDE: gl.constexpr, Q_STAGES: gl.constexpr):
+    """A tile of out with 16 bytes of a row in each thread: its values change threads in the memory of the queries.
+
+    With one stage of these, the next ones already come there: values change threads of a warp, which keeps its rows.
+    """
+    if Q_STAGES == 1:
+        return gl.convert_layout(out, gl.BlockedLayout([2, 8], [8, 4], [4, 1], [1, 0]))
+    else:
+        tile = q_tile.slice(0, out.shape[1], 1)
+        tile.store(out)
+        return tile.load(WIDE)
 
 
 @gluon.jit
@@ -357,18 +372,19 @@ def work(
                         )  # fmt: skip
                         at += 1
                     acc = add_last(at, acc, packed, buffers, STAGES, WEIGHTS)
+                if Q_STAGES == 1:
+                    mbarrier.arrive(q_free.index(stage), count=1)
 
                 l = gl.convert_layout(tl.sum(l, 1), m.type.layout)  # [64]
                 # rows without keys: 0, and an LSE that makes every weight 0
                 share = tl.where(l == 0, 0.0, 1 / l)
                 out = acc * gl.convert_layout(share, gl.SliceLayout(1, OUT))[:, None]
-                # through the memory of the queries, which are no longer wanted: so that threads store 16 bytes at a time
-                out_tile = q_tile.slice(0, BLOCK_DV, 1)
-                out_tile.store(out.to(q_buffer.dtype))
+                out = as_stored(out.to(q_buffer.dtype), q_tile, WIDE, Q_STAGES)
                 first_row = (b.to(tl.int64) * q_total + q_offset) * Hq + h
-                store_rows(out_ptr + first_row * DV, Hq * DV, out_tile.load(WIDE), q_start + WORKER * 64, q_len, DV)
-                fence_async_shared()
-                mbarrier.arrive(q_free.index(stage), count=1)
+                store_rows(out_ptr + first_row * DV, Hq * DV, out, q_start + WORKER * 64, q_len, DV)
+                if Q_STAGES > 1:
+                    fence_async_shared()
+                    mbarrier.arrive(q_free.index(stage), count=1)
                 begun += 1
                 # [64]
                 lse = tl.where(l == 0, float("inf"), m + tl.log2(l))
@@ -418,6 +434,16 @@ def load_tiles(
                 q_begin = k_len - q_len
                 q_first = q_start + q_begin
                 q_last = tl.minimum(q_first + BLOCK_M, q_len + q_begin) - 1
+                first, _, _, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
+                ahead = first
+                if Q_STAGES == 1:
+                    ahead = tl.minimum(first + 1, last)
+                    for j in tl.range(first, ahead):
+                        k_start = (first + last - 1 - j) * BLOCK_N
+                        load_keys(
+                            at, k_start, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES
+                        )  # fmt: skip
+                        at += 1
                 stage = begun % Q_STAGES
                 mbarrier.wait(q_free.index(stage), begun // Q_STAGES & 1 ^ 1)
                 mbarrier.expect(q_ready.index(stage), WORKERS * q_desc.block_type.nbytes)
@@ -425,8 +451,7 @@ def load_tiles(
                     rows = [b, h, q_offset + q_start + worker * 64, 0]
                     copy_tile(q_desc, rows, q_ready.index(stage), q_buffer.index(stage * WORKERS + worker))
                 begun += 1
-                first, _, _, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
-                for j in tl.range(first, last):
+                for j in tl.range(ahead, last):
                     k_start = (first + last - 1 - j) * BLOCK_N
                     load_keys(
                         at, k_start, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a6d304472c7b641e
-#   text hash     39570d0cbfa0821f
+#   content hash  9370236829fdf19b
+#   text hash     a90e6173b4e05679
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

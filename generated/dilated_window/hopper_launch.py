@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4a087de21d881508
-#   text hash     daf33f0e3b09079e
+#   content hash  535b6e5f8f146aeb
+#   text hash     096a258935bcf4d9
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

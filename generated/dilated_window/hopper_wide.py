@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  bc0071702a0820d2
-#   text hash     bf98c85631925271
+#   content hash  9f342fe9e0deac95
+#   text hash     2a542ad5055d87c0
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e7a5c1f45f094bdf
-#   text hash     47b0859093b54e40
+#   content hash  49e75ebcb1309dca
+#   text hash     701c14f6f4ed73ad
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  64bd9e3ded7c9f54
-#   text hash     e6f5f661a8cb740b
+#   content hash  5c5b09f912d4d69a
+#   text hash     66b2f7c14b0ffdfb
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  70428e3c9a872b37
-#   text hash     5f333c7cadf8b1c8
+#   content hash  b43ccc3998fb6eef
+#   text hash     ca49ea433ae6deb5
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  77bd362d9ce256e6
-#   text hash     9376166524b5a273
+#   content hash  f4192104b6e79386
+#   text hash     e52dcfbef5e07990
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e91e7dac50520790
-#   text hash     13c69ef34ab67cae
+#   content hash  3c200c8a8895a011
+#   text hash     308ab1ca3f024606
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  36e4b268c720b6e6
-#   text hash     1e955840c598e959
+#   content hash  3f0ecbe91f95060e
+#   text hash     9a9b19a3b8eb1c38
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

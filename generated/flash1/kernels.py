@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  86ffce8b65c20671
-#   text hash     c084209e950dd09b
+#   content hash  83b3b1a2fbbb89dc
+#   text hash     bd22ff5ecbbd02f9
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  269b7a94846602eb
-#   text hash     687e1d8cbbea8914
+#   content hash  c78111ccafcb3148
+#   text hash     e4a76b4caf4a23c2
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  335e08308b2932a0
-#   text hash     24de25f1ab6e5ab1
+#   content hash  2a479aaefcc02820
+#   text hash     2d05b0b216bfdccb
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

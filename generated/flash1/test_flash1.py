@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e652295ad1f4767a
-#   text hash     4ba94caa8a78615f
+#   content hash  71f18c58ff99a939
+#   text hash     3b0f6924ba4d4d0a
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d325b0b6b9ed88de
-#   text hash     81b8e422b13b992f
+#   content hash  001bbe6fe05fdf94
+#   text hash     bf82d3f886481ddc
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  5cca3bc93b779be3
-#   text hash     fc85066c4f58df14
+#   content hash  cbcfb6a84633deb4
+#   text hash     3a7fe1c85df23904
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  1a1fcafaa9c8ceda
-#   text hash     44926cc95e5a91b1
+#   content hash  9ba8ba1504d24b14
+#   text hash     ae199e79c11ad49c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  f15f95705123a177
-#   text hash     af1476c81c8e0b5f
+#   content hash  4cb9d8cbb0ba928f
+#   text hash     60dd50b5cf084659
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

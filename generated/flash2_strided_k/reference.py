@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9e7f64016e6298f9
-#   text hash     18791518ce6944f2
+#   content hash  2eb30132e9c2f035
+#   text hash     b2f6833afc1cda3f
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

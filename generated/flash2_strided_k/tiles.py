@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  5a6791c042da090b
-#   text hash     73fcd15667121355
+#   content hash  457ba2fe23e0d62a
+#   text hash     64300132b6a633a4
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

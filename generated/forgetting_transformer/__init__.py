@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a7f2d9ee8216bc01
-#   text hash     59fe6f0105358fac
+#   content hash  0299680716207699
+#   text hash     0f33571d0da865b6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

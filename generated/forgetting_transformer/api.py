@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6304660dc95adc8d
-#   text hash     8502ec442269976a
+#   content hash  0347f4f0714e0587
+#   text hash     cf495901e93ac2d2
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

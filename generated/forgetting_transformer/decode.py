@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2606fa5c178a5b1a
-#   text hash     a08ddfc379525468
+#   content hash  51d4ee44a497e920
+#   text hash     851176a4eef9fec9
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

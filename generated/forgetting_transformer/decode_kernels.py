@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ca2a499691db5094
-#   text hash     ff84a8d348c322f4
+#   content hash  5a316e68ed30e46f
+#   text hash     ecfdff25caacf830
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  56e805708f960879
-#   text hash     34a15ad4128ef275
+#   content hash  46360e6a8caf2603
+#   text hash     ac91241983fe795e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

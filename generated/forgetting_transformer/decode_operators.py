@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6a48f9748cb708e6
-#   text hash     3433e95ee09cc0f2
+#   content hash  42958609bd7103f5
+#   text hash     d12f1dda8f2e4214
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7042ccdfd02714d8
-#   text hash     c95533d6d4cdb6be
+#   content hash  4d51273fd0edebad
+#   text hash     dff8e39257b1f4bd
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4e346189a9e75e9a
-#   text hash     b49b34ee35942bef
+#   content hash  5a84ac112e3daddb
+#   text hash     f4de79052bfa32bf
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

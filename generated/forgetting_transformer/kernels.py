@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  efe65dd524d27d53
-#   text hash     85a13945abcfa8d0
+#   content hash  35f830ef09e69e5e
+#   text hash     fb5be69967e53857
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

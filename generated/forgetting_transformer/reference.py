@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  49104796e7682f38
-#   text hash     f4fe4bc9956df65d
+#   content hash  a0127ed23e87fe82
+#   text hash     e3dbef88337404eb
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  adfb88b80c56cdc2
-#   text hash     a3eea562584f2ed4
+#   content hash  c63c340ce67869d1
+#   text hash     ebffaea5a32dcd2e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

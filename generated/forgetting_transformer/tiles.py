@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  fae60463c4eb1853
-#   text hash     ce005df7dd9b4abf
+#   content hash  88666547781a225b
+#   text hash     cd1b091ab2a9bb7d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6aa7ff719b13ed30
-#   text hash     3b3b194c49899503
+#   content hash  5cf079096c40305f
+#   text hash     e6e997866cc7244e
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

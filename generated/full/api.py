@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  422114f527033a29
-#   text hash     32e3b8aa128d9ccb
+#   content hash  f94f74099e71021b
+#   text hash     dffc2639bac22365
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

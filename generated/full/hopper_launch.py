@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bac71239e6eddf87
-#   text hash     a446b53607ad3f6f
+#   content hash  7bb8050403dd8f27
+#   text hash     867daaaeb849b589
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

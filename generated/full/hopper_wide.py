@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  49eafd94e5ef8160
-#   text hash     aaee80660f4c6493
+#   content hash  5b793fb4e19616f8
+#   text hash     08a71b005be1d74b
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

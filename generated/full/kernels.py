@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4fe1ce20c324c45c
-#   text hash     07362e429118f210
+#   content hash  039b0ed4b1704243
+#   text hash     2705b0f6fc5c9350
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8bf11fc5158396e4
-#   text hash     3746949a731b976e
+#   content hash  df2d97b31616210f
+#   text hash     d0db18e7e44fb030
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  84b2ad2074b95856
-#   text hash     7ef20b1adf29dfe0
+#   content hash  6711021d3a258424
+#   text hash     0e42fa294148687c
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e6aacb731f746a78
-#   text hash     43488cf65babf2f2
+#   content hash  48570191ba07ed0a
+#   text hash     0170b6564f369ea5
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f61af2eb7ed00a3c
-#   text hash     2465296e07000253
+#   content hash  d60c4cca0cdcf149
+#   text hash     3a84e11ce6ed91cc
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

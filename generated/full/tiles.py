@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  fbaf042e004d05c2
-#   text hash     005738f1e95ce729
+#   content hash  22a1fdcb44fcbe25
+#   text hash     33a27ce2c52a401b
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1158fb5cc0b10fc5
-#   text hash     da62db408e216919
+#   content hash  85803ac7f54b0e67
+#   text hash     77c635b6bd90ea59
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

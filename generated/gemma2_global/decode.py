@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  716d9cb84d63d21c
-#   text hash     422fefbf7eadc00c
+#   content hash  c3f85af8680fa014
+#   text hash     7c7096f098e3c873
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8affe228e66c14fd
-#   text hash     89a59634ea60999a
+#   content hash  9c858235d99f7270
+#   text hash     51331e8a438a0541
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7cd86afa6053e593
-#   text hash     5ffaf0846531b790
+#   content hash  bae5731d84ddd460
+#   text hash     c4f1f93be71a680e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

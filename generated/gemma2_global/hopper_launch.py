@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9bffb97ba06145f3
-#   text hash     850c80301762de14
+#   content hash  26125529f2585842
+#   text hash     cefcd1a314c62b47
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  34265dfcee036d5e
-#   text hash     0d81643a484c5b0d
+#   content hash  ee83c5f232f0e70d
+#   text hash     acef723e489a4120
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b196deb3ee4c5f87
-#   text hash     6e6b0f9d97a1f382
+#   content hash  192a486407704517
+#   text hash     f53274cd78d0533b
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0fa04db1e0acf03e
-#   text hash     6981f8dde9d8d889
+#   content hash  b5d85e7cd295783e
+#   text hash     7c9ce15ade399cae
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  23420093161338f7
-#   text hash     96174a9e30fa9cd4
+#   content hash  9fe540daf87ff0a9
+#   text hash     5c0af1743db64476
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

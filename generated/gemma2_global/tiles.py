@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4f13497eca75cb4f
-#   text hash     278c36825a4b3b38
+#   content hash  21d81b85ce2493d8
+#   text hash     ba5abbd681afd4b4
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

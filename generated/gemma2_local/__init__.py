@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ed06fa44f3eefd27
-#   text hash     e5216e2dc65e0cdc
+#   content hash  cf9bede200404fee
+#   text hash     dfbc26ffb45e3192
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  500ecd11de488485
-#   text hash     0d5616e64dfd37b6
+#   content hash  956b94270ea084c4
+#   text hash     ab79cbf64c6a3d32
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

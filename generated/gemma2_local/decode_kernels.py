@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  24eecd42c8f72536
-#   text hash     3a58652bb9862602
+#   content hash  f16b9fe359ee853d
+#   text hash     3b572cc9b67fda66
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

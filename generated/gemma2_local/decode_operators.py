@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  76a3194e23e14653
-#   text hash     2f833fa8ccc05cd4
+#   content hash  d9b74eea08e07855
+#   text hash     2839b83dea190065
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

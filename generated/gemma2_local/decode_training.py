@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  917afed2e3270b7c
-#   text hash     fd1955866e3c869f
+#   content hash  1fd8bc10f4fcc63a
+#   text hash     e8ac3d230f48c079
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  1940c41e1626cb08
-#   text hash     c5cd278ea6f3935d
+#   content hash  c96593560fa274f2
+#   text hash     27d1862103afc848
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  639aa92e81216437
-#   text hash     07d713203ec4550e
+#   content hash  455176ef15895272
+#   text hash     05e6060b70fe104c
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9e213a6734585af5
-#   text hash     574886794468b7f8
+#   content hash  0a131e4f5826d7f9
+#   text hash     f0fafe29f7a86822
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2eae518a72ced8d1
-#   text hash     42d00af734beca51
+#   content hash  dd1611371b2b8d91
+#   text hash     78ed0c0230a5e451
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

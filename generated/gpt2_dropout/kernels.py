@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d74edf54be21f202
-#   text hash     b26fdbaa1ff25b01
+#   content hash  7afb369f31316a1e
+#   text hash     c51b13de1a2c40a0
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

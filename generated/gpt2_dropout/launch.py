@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  b645bbdebb9120bf
-#   text hash     3ce6507ea9f0b7eb
+#   content hash  f43ad35da3a91084
+#   text hash     6c368c84a928ce29
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  5e5ac696cc2710fa
-#   text hash     bf4e9125b3fdeab7
+#   content hash  0117a0acb8392c12
+#   text hash     96ef63820cb5d9b1
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

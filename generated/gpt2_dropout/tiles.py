@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  19e445b4cda7e42e
-#   text hash     1602eced4cb428e8
+#   content hash  1a9e0d5ea3d3771f
+#   text hash     8dad7d8010810789
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

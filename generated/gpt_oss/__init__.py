@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a180933871c540fd
-#   text hash     edf829a2b4c080b6
+#   content hash  5e194ec519e1b9bc
+#   text hash     5b3dc51b08a86963
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5956f6e90b9f1377
-#   text hash     4e2d8ba6ad3ce234
+#   content hash  1409a817701b8575
+#   text hash     98796b1cc15481dd
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

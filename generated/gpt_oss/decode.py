@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5943fc4b3f7b0405
-#   text hash     84ecd0ad62119f6d
+#   content hash  963b46b13c86c886
+#   text hash     521d231e33504f2d
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  df7fc9fc9a63a463
-#   text hash     1f0d3acd1f2e8f5f
+#   content hash  c0995594dcf02cf6
+#   text hash     d5763d275d730e7d
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

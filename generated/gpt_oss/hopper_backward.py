@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  cbf332b1592b9507
-#   text hash     c0de8c0d51bb3d46
+#   content hash  01aa8de4cdfaaff0
+#   text hash     c5345136dd8dbce6
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

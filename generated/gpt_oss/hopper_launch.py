@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  64a1ed4b8f902ae7
-#   text hash     93e13592f70198a5
+#   content hash  7bac6069342cb7fd
+#   text hash     cb2c173e365c477f
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

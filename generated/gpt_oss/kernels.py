@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e4a1cb88691d863e
-#   text hash     69f10ebd1e149122
+#   content hash  0d9e8e3ad04bc407
+#   text hash     809ea7f216fc9ae3
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

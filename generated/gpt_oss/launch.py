@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  86b8f9d10e96970e
-#   text hash     38be81a7d7e55b19
+#   content hash  02da5ddeefbeb092
+#   text hash     19dab6cdf3e80469
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

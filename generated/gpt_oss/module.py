@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9f7e6a1f2c200f88
-#   text hash     2375a24a5b8e25b7
+#   content hash  0adbd9eabe246a1d
+#   text hash     ca7cf0b3b1534e7c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a977819c2ceea67a
-#   text hash     268fda76d2a315de
+#   content hash  23884d8abad484eb
+#   text hash     7b485e5d64832fae
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

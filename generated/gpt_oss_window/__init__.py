@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4fc1a4c19a276c56
-#   text hash     93ba2915960cb665
+#   content hash  605dd75c97d93870
+#   text hash     01b07a17962a43cc
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

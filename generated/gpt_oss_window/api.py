@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  dd39e8e819c84a62
-#   text hash     239df7a27ac4e9a2
+#   content hash  31f49a9d9b20cdd1
+#   text hash     f2b4a3837b3688de
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

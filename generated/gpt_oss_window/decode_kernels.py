@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8a12ff14fcbd8a65
-#   text hash     9db15f8b29add514
+#   content hash  ca9429cf83e5e2b2
+#   text hash     4d193c1cef4b7dd3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

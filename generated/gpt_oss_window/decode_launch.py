@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  efaf53cbccfc57df
-#   text hash     3a24fb038c0375a5
+#   content hash  bffed82763a13598
+#   text hash     b0b7a6c2e42888aa
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  fb5ed08c211cc613
-#   text hash     bf74cfbf6c99a46a
+#   content hash  c1e28435fb639b69
+#   text hash     d68486ad974e75f6
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

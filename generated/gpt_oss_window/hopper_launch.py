@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  1a011486ad6a7c7c
-#   text hash     d22ea9d6592b393d
+#   content hash  7371344dde386b56
+#   text hash     90466a60d74f3840
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

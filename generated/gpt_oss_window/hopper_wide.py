@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ae40fb82df82ddd1
-#   text hash     33c7eeedce46a52d
+#   content hash  9b7c9c89fb578fa2
+#   text hash     8e4a848430165098
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

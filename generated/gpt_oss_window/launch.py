@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8e9fb24547e381a0
-#   text hash     6310057ea1e8cf61
+#   content hash  b4476a5e4613434c
+#   text hash     c325fc4ccbf70110
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

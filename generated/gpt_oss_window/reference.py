@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  03931a8a577af563
-#   text hash     64b11469b5d47932
+#   content hash  f9ac1ed326010bce
+#   text hash     2ec443dc48448c13
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d9e8a55cf4fb07b2
-#   text hash     ce6792f9ac99f12b
+#   content hash  ca5ab40613785c48
+#   text hash     b80beee8abf9eb7c
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

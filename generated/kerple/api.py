@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  167cadfe05469183
-#   text hash     0145ba333c5fede9
+#   content hash  72d7a732d32d571a
+#   text hash     00f427c9983ea641
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c79f966346a81c3a
-#   text hash     3b359b988f5015fd
+#   content hash  cb8150a6f523abeb
+#   text hash     2fa5598856958994
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

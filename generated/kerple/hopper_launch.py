@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8bd62a73166e43e2
-#   text hash     73c8cd7cf497b673
+#   content hash  c1df9d3b55df6c6c
+#   text hash     792ef334ac22604e
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

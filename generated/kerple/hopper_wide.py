@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3ead569e10e4bab9
-#   text hash     fbfb543bb51af6ca
+#   content hash  107ff4a32239b209
+#   text hash     8d23ddec0a32926c
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  eaef059cdfef0b90
-#   text hash     b38aec9e5b457e2a
+#   content hash  d3fb7f9d4bbdf7e5
+#   text hash     02df5f75ca3fc11d
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  99ad50c7353fea0a
-#   text hash     db0ebd803f3f7d6a
+#   content hash  79a33d32001f73b6
+#   text hash     a4f9ed3add9d1063
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d3922eed435dc372
-#   text hash     9cd2cb635420ca7f
+#   content hash  d0368d7a5af05f17
+#   text hash     518930e27e794f84
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

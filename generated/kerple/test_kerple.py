@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0233ce3c4cf7c308
-#   text hash     440b613518c10e96
+#   content hash  dd75786e7a6d7b40
+#   text hash     54df3fe4d33dcccf
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d08e5f6fca17ef42
-#   text hash     498940cb0d2c78bf
+#   content hash  d094ba4d82d9c004
+#   text hash     39828763ad0188bf
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

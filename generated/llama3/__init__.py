@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6219cf73eb6809d5
-#   text hash     f265ab8002c9a011
+#   content hash  d5a9e8aff64857ee
+#   text hash     e545183b1bf50157
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a14848d19d05b279
-#   text hash     5967abe3e82c6c56
+#   content hash  c747f2acaa62747f
+#   text hash     658c2b45dc0be5e6
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  55f88a71995e3c05
-#   text hash     73e6563c7794fd0d
+#   content hash  dbcfe421da2de7ac
+#   text hash     5c507212d95c226d
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

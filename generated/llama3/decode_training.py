@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  aa7731d371c4223b
-#   text hash     0ecb105f556c7958
+#   content hash  6b3e220ff4cbc1e4
+#   text hash     d52a1b309a18d87e
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

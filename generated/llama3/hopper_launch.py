@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  101c6e56c9cc38ff
-#   text hash     506ef1c2cf2dd4eb
+#   content hash  abb62b8a188d1350
+#   text hash     a811822037475c2f
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

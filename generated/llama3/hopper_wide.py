@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d28d9ca055015be6
-#   text hash     5ceee6b9e0f8cd08
+#   content hash  70a8d9a306295b55
+#   text hash     4501bef161a63933
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  16be556e97499787
-#   text hash     83b4598a7e974b78
+#   content hash  ead3312757adbfa6
+#   text hash     12b7a3f94c1abcdb
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4a6b5884ebdae162
-#   text hash     a16dc85b9a5f6a47
+#   content hash  5314de7221cf54aa
+#   text hash     9112c147245923fa
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b862c666fa04fa62
-#   text hash     8dc129d302d57ed1
+#   content hash  492ddece77e78fa9
+#   text hash     0795ef193a1a7758
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

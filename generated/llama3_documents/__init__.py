@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7d0002a5d43b5ea9
-#   text hash     eddf3fcfabe9ae38
+#   content hash  95289fe09d971266
+#   text hash     f7b25e008a76c1c0
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

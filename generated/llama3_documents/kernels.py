@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  cad69cd0a159a44e
-#   text hash     490bccba51de8544
+#   content hash  dea35fdfde635b18
+#   text hash     261c3b37ffa9124b
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  232a6056c69bfca9
-#   text hash     d363581644c3bf4b
+#   content hash  e7dc938403b81867
+#   text hash     c0c7139b9b5bee62
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0d62810247a0b4a7
-#   text hash     6ab8b6d91aa76737
+#   content hash  4aa594ad37d3090f
+#   text hash     fb6770eecf2dd738
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

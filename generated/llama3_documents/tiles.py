@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a8fc245ca63ef4b7
-#   text hash     7c8d0430f4e7491d
+#   content hash  8c76eaf699b4a9f1
+#   text hash     a96dcdd2a0957aa8
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  fb29690f9ab37f34
-#   text hash     68844cee85e9a01f
+#   content hash  3283970af256295f
+#   text hash     43f632cfabfdb00f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

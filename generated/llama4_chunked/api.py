@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9134e0b49e0854ed
-#   text hash     74042da120d8699b
+#   content hash  b779191b1e9c8488
+#   text hash     eeb44f7bd58157b0
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

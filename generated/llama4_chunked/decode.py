@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4e47c22b06db0389
-#   text hash     0a530ca83a267680
+#   content hash  7da67cda67bf8ca3
+#   text hash     a50f967369a7ce09
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  fea0dcff84fc852a
-#   text hash     8d14754d68041d97
+#   content hash  ab15e5f2361867ea
+#   text hash     5a42cfc31d5daf24
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0a3f9e0006457e88
-#   text hash     1e055ca042c2b894
+#   content hash  8df7949450728c3e
+#   text hash     49da95c8a761c02b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4b527582bee67612
-#   text hash     d4d185d15ddbbe5d
+#   content hash  3e3c4bc995a3d937
+#   text hash     809e3b16cd119594
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

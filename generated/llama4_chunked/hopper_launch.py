@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  73b3d216ab39443e
-#   text hash     bbaba5612e55db7c
+#   content hash  2fa6bc7527a896cc
+#   text hash     eb30fd9be42d3c45
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

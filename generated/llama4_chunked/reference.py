@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f9d16dca2f7d064d
-#   text hash     c5361fe626272469
+#   content hash  eec5b1ca8b07696a
+#   text hash     06966bd3a29293ad
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

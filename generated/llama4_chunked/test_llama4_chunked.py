@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  bb19863815dc51f7
-#   text hash     368da19ac218ed61
+#   content hash  dffa993aab6ad864
+#   text hash     33ac65de0f5a4d47
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b014157d59404755
-#   text hash     6a3183076eaf10ed
+#   content hash  e2de7121b4cf8eca
+#   text hash     4de3378b0007725e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  baea470eb9f0b4ef
-#   text hash     38cc175d847bd62d
+#   content hash  f97b1bbdc32bd123
+#   text hash     a8541ae5d19dea4f
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

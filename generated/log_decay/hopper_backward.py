@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f8aa5763cfe6c945
-#   text hash     e6765e11fda71dc4
+#   content hash  d3fb5c51add77b39
+#   text hash     a65325729c258f65
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e47b86bbc056a461
-#   text hash     79d61046b911e67c
+#   content hash  d6e39c41b6679ed9
+#   text hash     cbec772786caadb7
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

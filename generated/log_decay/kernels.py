@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  294c2804f27533f9
-#   text hash     47fe77f65efd35ba
+#   content hash  f81411f6ac744fcf
+#   text hash     a468c43639234a2d
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f3d8923e66e0c5c1
-#   text hash     e87958317c216af2
+#   content hash  b3a6e6350c6e9b08
+#   text hash     83a2d9814b472761
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

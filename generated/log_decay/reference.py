@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c88c98508be3fe64
-#   text hash     3a010b176191d148
+#   content hash  9db1e37e11eea30a
+#   text hash     35ea6eceeedd5146
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  726ced1537eb1404
-#   text hash     f3a9bf2a0cfb3b9f
+#   content hash  3c5e70cd2c835df8
+#   text hash     8c05b0a6242d9040
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  73cacdf3df8543ae
-#   text hash     69e29482597a6500
+#   content hash  ab7d8cf0f72ddde1
+#   text hash     5d5e59228dee1c89
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5e35e74be3b7977c
-#   text hash     2f830fe6cbde2333
+#   content hash  4f712bc74a8973b2
+#   text hash     21a75ea323485a8f
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

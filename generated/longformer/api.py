@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b32e0eb2b34fcd62
-#   text hash     37548b42aaa89d6e
+#   content hash  f1efb8dea75251e5
+#   text hash     2ca80ff824694000
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

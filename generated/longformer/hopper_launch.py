@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4ea34ad1ae3fda15
-#   text hash     d78266398cfe1408
+#   content hash  bd5714ea5e3e149e
+#   text hash     ccaf01ababbbef53
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

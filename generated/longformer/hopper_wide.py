@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b8473a01f4a2f7a1
-#   text hash     3bcbab21444e5e31
+#   content hash  f288acbd33b3ed3a
+#   text hash     b61040739f261525
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

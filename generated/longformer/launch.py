@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d7bc4b14c31d8e05
-#   text hash     6bec4e42a203a205
+#   content hash  70f8a470eb9af829
+#   text hash     62ac718e48508fa8
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

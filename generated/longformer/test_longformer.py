@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3b4412790c482d53
-#   text hash     cd7136df9c2ae8db
+#   content hash  535029e040654abb
+#   text hash     56380e1a2755ffce
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

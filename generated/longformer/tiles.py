@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  cf5bbe692bf2d2f2
-#   text hash     80b545208d2ad12c
+#   content hash  ce30a146c00526dc
+#   text hash     2ca9b3fe08df2513
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ee0d42a2b95ce7e3
-#   text hash     89141e8e5249b4a5
+#   content hash  29c33376947f55c7
+#   text hash     0206c7f03f148976
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

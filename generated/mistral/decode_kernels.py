@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d7b48389c0d78b2f
-#   text hash     e10fbe37acfd8cc4
+#   content hash  3d178823edeb8a13
+#   text hash     ebff46b93e0a5b19
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  138c067fbf391c64
-#   text hash     f0a20a6adbbafa68
+#   content hash  d94d53007ad1bbe1
+#   text hash     2f8ba1c03aed2a2e
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  78b6917d3eeebe1a
-#   text hash     086ea1bd506b672b
+#   content hash  c33e62b359529879
+#   text hash     7b1d9d544501eb22
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  77dd729c402016bd
-#   text hash     1ee13246b9b5b0c0
+#   content hash  bc00ac909c9f8544
+#   text hash     ad87df59a9ef8d07
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

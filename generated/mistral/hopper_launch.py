@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  05b7f7d642877727
-#   text hash     2ecd898fc432d4b8
+#   content hash  e1a7b1ab4df32435
+#   text hash     2e8633c70274a892
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

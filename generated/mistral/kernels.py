@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d2afe640de58a782
-#   text hash     57afcd28bc10c30f
+#   content hash  d6070f69198b4e6f
+#   text hash     df9ef9313fcefe6d
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

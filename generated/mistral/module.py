@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c412ad36754d3334
-#   text hash     b6eea7181f7ae005
+#   content hash  629dd8e9b8fe072d
+#   text hash     fcc2a20e2ba6f1de
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  921dbeeffc075d3a
-#   text hash     84ac2fec91f70749
+#   content hash  42949e7fc868106a
+#   text hash     0b8bb61c6dce60ae
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7a6972a668b8e212
-#   text hash     88031aa4216ee99b
+#   content hash  0ab662db3e6aa3b6
+#   text hash     3887a48ae8f791a1
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

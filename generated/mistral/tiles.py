@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ad34fb715a2788e8
-#   text hash     ab94c732de98baef
+#   content hash  51b2b02755aa1487
+#   text hash     c8ae010d3776d256
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  aac7a61dab52b1f6
-#   text hash     f2e4c82d61e868a7
+#   content hash  64fa6180d1daf671
+#   text hash     f64ad6fc85b0b4c2
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

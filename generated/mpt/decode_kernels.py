@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  112bd241e3a594fc
-#   text hash     2af9b100e29139c1
+#   content hash  a10514c362c8f72b
+#   text hash     bd642726209f556d
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

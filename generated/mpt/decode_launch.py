@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4831c311509169e8
-#   text hash     93aa085594f39694
+#   content hash  bed5368d393f0b21
+#   text hash     444ee12730a16889
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  78fd27d1642a7c32
-#   text hash     673e85bdd7b6a60b
+#   content hash  9ab500acebd95429
+#   text hash     6b629d6aefb6a21c
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

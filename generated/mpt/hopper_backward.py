@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d5a1b589a67b0a91
-#   text hash     3f4c5acf26853c3d
+#   content hash  4f76ccf39608b671
+#   text hash     771c7774ae8eff5b
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

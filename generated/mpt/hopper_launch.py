@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e4806b0a3bd57486
-#   text hash     ece78e86d1fe265a
+#   content hash  f2b417df57be90bc
+#   text hash     56f4cfd55ee54143
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

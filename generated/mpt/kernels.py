@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2cddea5432af2cd1
-#   text hash     7a815d7a21b7a1da
+#   content hash  526d8dfa716ab5d8
+#   text hash     ef2d425426cbf174
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  89f22682a53f7ec9
-#   text hash     a5ef6fc395d82ca3
+#   content hash  e917e7e63f73c7ef
+#   text hash     92dd741ee17c5664
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

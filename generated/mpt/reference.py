@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e62b0e892fa13550
-#   text hash     3a8818dbd00e81eb
+#   content hash  e172bbbf1000cffe
+#   text hash     a31ab2eb15e0f595
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  62f464d657b82c74
-#   text hash     dbfd32069857cf12
+#   content hash  2ccd3adda7db1e3e
+#   text hash     cc7082e733086c5c
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

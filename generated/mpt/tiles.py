@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0f035bd2a4abc157
-#   text hash     7f3ce811ba8ef56e
+#   content hash  6d5b234b6a66e585
+#   text hash     c363d59a0a806916
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

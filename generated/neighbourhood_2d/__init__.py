@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  d44b4a809e36f910
-#   text hash     936052a2bc7b8740
+#   content hash  8841bdfa9e0b2bcb
+#   text hash     0ce4acd8a59f995e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e6eeb0a6594dda91
-#   text hash     228c04d18d0f5473
+#   content hash  5f85c4fd8d8a587f
+#   text hash     da84b23dd1973cfc
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

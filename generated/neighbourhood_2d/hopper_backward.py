@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  18a9fbf3d43d353f
-#   text hash     a34a02b9631ae4fe
+#   content hash  883bc94c41e52190
+#   text hash     5ae77cfc75c823da
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e33ad522f63ef681
-#   text hash     51db5fda8476b7c0
+#   content hash  11eae87d095e7793
+#   text hash     42ed1f62a2de5251
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

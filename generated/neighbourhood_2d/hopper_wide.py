@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f9d3c75483763c9b
-#   text hash     71a8b136dfd0e072
+#   content hash  81af4ce22c56c8c0
+#   text hash     15fddac225b13aae
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0c7912eaa758ed64
-#   text hash     9a1ced336fddf9cb
+#   content hash  cfc7974dfc555bc2
+#   text hash     9427931cfa01dac0
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

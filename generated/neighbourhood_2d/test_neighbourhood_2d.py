@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  fb56fdac3a6c2651
-#   text hash     c805b0aabbc8525b
+#   content hash  e16212a65806027a
+#   text hash     d5874683be3a9735
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  729cdd20f896ed1e
-#   text hash     5bbd759afebf32b4
+#   content hash  e4c6540144e8888f
+#   text hash     e1dbb0e3f1975eda
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

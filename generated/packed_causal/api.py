@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4124644e7a327e72
-#   text hash     5cac7868dfcab125
+#   content hash  650a8a70bec74500
+#   text hash     bdcf933eb393e11b
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

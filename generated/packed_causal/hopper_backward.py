@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  587cfae2e499a58b
-#   text hash     1f1e72ff5496f4bd
+#   content hash  522f5c9df908aa5e
+#   text hash     af7b67b17cbb5526
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8490bc12b80b9332
-#   text hash     49c1d748d34ca90c
+#   content hash  43908e4efdbb7771
+#   text hash     9a08a0c7c5e5feed
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

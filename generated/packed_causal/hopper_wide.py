@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2857883cceb16f3d
-#   text hash     cf7288b53e5c9932
+#   content hash  784972d71b7d0d6a
+#   text hash     7e690d4340c87ab1
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  09e38def6c1c37ea
-#   text hash     09d512b0098d7bd5
+#   content hash  94038807ac05bbdb
+#   text hash     63722632b5ecd500
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

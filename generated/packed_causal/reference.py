@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  46aa6d32bebca411
-#   text hash     17a5b86ac4cd8c0c
+#   content hash  879a876ef167e92b
+#   text hash     d935467b01635ec7
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  118967ceccce9a47
-#   text hash     9c2a99b5655a5f7d
+#   content hash  f440fe21f167a1a0
+#   text hash     0d9c120d615eed48
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0f93a02951b5eabd
-#   text hash     981cfb3fe362466e
+#   content hash  0beb0cf21f221b44
+#   text hash     14b8e45f102ab692
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

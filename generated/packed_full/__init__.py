@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c8b35c7beda75498
-#   text hash     3e1d0892b6ea13f6
+#   content hash  29dcd87f1820465a
+#   text hash     980c9a9f65a8b307
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b6574bca34fc13a3
-#   text hash     de9f8ea450335ea5
+#   content hash  29bec7c55f1717dc
+#   text hash     c00d5f2c6d4ccb79
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -253,6 +253,20 @@ def shrunk(acc, shrink):
 
 
 @gluon.jit
+def as_stored(out, q_tile, WIDE: gl.constexpr, Q_STAGES: gl.constexpr):
+    """A tile of out with 16 bytes of a row in each thread: its values change threads in the memory of the queries.
+
+    With one stage of these, the next ones already come there: values change threads of a warp, which keeps its rows.
+    """
+    if Q_STAGES == 1:
+        return gl.convert_layout(out, gl.BlockedLayout([2, 8], [8, 4], [4, 1], [1, 0]))
+    else:
+        tile = q_tile.slice(0, out.shape[1], 1)
+        tile.store(out)
+        return tile.load(WIDE)
+
+
+@gluon.jit
 def store_rows(ptr, stride, x, first, count, WIDTH: gl.constexpr):
     """Store rows of a tile below row `count`, the first WIDTH columns of each."""
     row = first + gl.arange(0, x.shape[0], gl.SliceLayout(1, x.type.layout))
@@ -496,11 +510,9 @@ def work(
             # rows without keys: 0, and an LSE that makes every weight 0
             share = tl.where(l == 0, 0.0, 1 / l)
             out = acc * gl.convert_layout(share, gl.SliceLayout(1, OUT))[:, None]
-            # through the memory of the queries, which are no longer wanted: so that threads store 16 bytes at a time
-            out_tile = q_tile.slice(0, BLOCK_DV, 1)
-            out_tile.store(out.to(q_buffer.dtype))
+            out = as_stored(out.to(q_buffer.dtype), q_tile, WIDE, Q_STAGES)
             first_row = q_offset.to(tl.int64) * Hq + h
-            store_rows(out_ptr + first_row * DV, Hq * DV, out_tile.load(WIDE), q_start + WORKER * 64, q_len, DV)
+            store_rows(out_ptr + first_row * DV, Hq * DV, out, q_start + WORKER * 64, q_len, DV)
             fence_async_shared()
             # [64]
             lse = tl.where(l == 0, float("inf"), tl.where(grows, m + tl.log2(l), m - 63.0 + tl.log2(l * 2.0**63)))

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  cd898fc400f934c8
-#   text hash     2d8f834e759f8aa1
+#   content hash  de163448cc03d67a
+#   text hash     b5994cd468238f11
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

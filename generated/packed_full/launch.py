@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2f92c1aae7c7a0a1
-#   text hash     0d02b49b1fbc0690
+#   content hash  08375a0895312f01
+#   text hash     a0a5e5dc4dadea3a
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6ab94465e29d18ed
-#   text hash     16ca608e3f488c35
+#   content hash  e24c1f9974fa77b1
+#   text hash     b99b23e0bdc14746
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4e0d43693772fa73
-#   text hash     202251fcd9fd65fc
+#   content hash  5dc6583590294e66
+#   text hash     53ebc87ed80e5060
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

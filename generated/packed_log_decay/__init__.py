@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c63ab6c0c7f0e615
-#   text hash     2ad59e235b688197
+#   content hash  04ff28a542f3af5b
+#   text hash     8999728ee6a6760f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6a1e55d49f5aa9db
-#   text hash     c4b8ff14d77ec5f8
+#   content hash  1e97e02f382fe4fc
+#   text hash     4965ea5dd496977f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

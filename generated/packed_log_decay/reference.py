@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  f8f1781f60c545ce
-#   text hash     0034f6309b2c096b
+#   content hash  2b41b31fc83a48b8
+#   text hash     7ed0be4392949fc3
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

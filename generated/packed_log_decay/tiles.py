@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  758b31797ca9751f
-#   text hash     69670e83b79ccffa
+#   content hash  dcfce5654349bd83
+#   text hash     478848386879ae85
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  54ae6618c507566c
-#   text hash     9ca23ea1e60aeb8f
+#   content hash  743dbfe931bb6bb1
+#   text hash     ca40b8e00b4f1720
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

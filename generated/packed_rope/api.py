@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5bc89dedd4d6af04
-#   text hash     5a40072826df1680
+#   content hash  c53b9c5761a279a4
+#   text hash     fabeabba69e0b627
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  dbd9b657211a529c
-#   text hash     780ae50dba861717
+#   content hash  f4a9704b47ab924f
+#   text hash     274936bd1ad6ed8f
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8ae313986caf3e47
-#   text hash     7da2ee19ce4191dd
+#   content hash  cfef5dff69f3d58f
+#   text hash     cec10a415d68cb15
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

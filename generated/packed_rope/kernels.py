@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ece107f08064aa5e
-#   text hash     98e5f6f3d46edcb6
+#   content hash  b8c509e58599d053
+#   text hash     9e7f94c7320fc47d
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  175f0b19bab51ee0
-#   text hash     2b49df0f249db6e2
+#   content hash  86f1743824c28807
+#   text hash     e2b5aa66511a14c5
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

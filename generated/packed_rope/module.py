@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  193c209ee8199b49
-#   text hash     ea706f814f1c6c6f
+#   content hash  98c949d07ce4514b
+#   text hash     2811e587f265501f
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d72795d758bb1331
-#   text hash     132a53c6718d389e
+#   content hash  829cc31ae80d5198
+#   text hash     be67de0e2b0caefb
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

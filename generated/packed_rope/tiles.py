@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3bf6c4bad7876719
-#   text hash     3faba7ab34db2e39
+#   content hash  ec6d9eb43bba36b6
+#   text hash     62fbc9a696e9ca99
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  054370549d2b4123
-#   text hash     d02af03cc1277444
+#   content hash  52afe82c220149a9
+#   text hash     2e224ff557672ac4
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

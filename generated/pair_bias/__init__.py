@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6b9fe89dacc28157
-#   text hash     281052c4c74b72fe
+#   content hash  e85f1c87dc4ecd25
+#   text hash     1b4cf994f98ce7a3
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

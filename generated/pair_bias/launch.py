@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  32f909efe7795d3e
-#   text hash     d45a4109c1218945
+#   content hash  6e4fc059ee80c61b
+#   text hash     6d8806b59e4aacfa
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

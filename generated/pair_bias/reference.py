@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a2a71b31a86a5808
-#   text hash     81dbd7cccfc0ebdd
+#   content hash  ed0f8b7658b8a857
+#   text hash     644d9c452862f7b3
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

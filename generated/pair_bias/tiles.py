@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  3307cf3fe5d8ee71
-#   text hash     0769dcfa0e67c9c6
+#   content hash  cb3c5f4559e55331
+#   text hash     dd5b8a75d3be9c03
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c85fbec7527a8922
-#   text hash     58910b2d90ac755b
+#   content hash  cd7ca61903862bbe
+#   text hash     c5874c964409f7bc
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

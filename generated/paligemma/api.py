@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0565b0fb277e917f
-#   text hash     cd5c2a6992e0a657
+#   content hash  8a32dbb683a262eb
+#   text hash     c5100ad2220c3d6c
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  66c32742b2b1fb41
-#   text hash     95bd37ac371b5d5f
+#   content hash  5ff594d8f30ed23b
+#   text hash     d9ac93a02ba73a3a
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e37f53cd905ecbff
-#   text hash     59f945c3b67442b5
+#   content hash  5ee5f0172e7ea3ba
+#   text hash     facbc15af644140c
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1700a319b585d265
-#   text hash     64b5c5091e6d96b2
+#   content hash  eb54c5f5c96a9ef5
+#   text hash     340dcdffa9ff2d5a
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

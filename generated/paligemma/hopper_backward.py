@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  10c4306882020cde
-#   text hash     aecbfd7303ce3a04
+#   content hash  7ce844f45012d3c9
+#   text hash     2235e49c5086a85a
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

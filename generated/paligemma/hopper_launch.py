@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  fe6ec4d0abe7876c
-#   text hash     3841729db8a4b4f2
+#   content hash  604ec1c3fcaf8c7c
+#   text hash     10706fff359c8af6
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

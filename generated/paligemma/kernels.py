@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1af0c225e8c0e082
-#   text hash     c8b057d077ae2b48
+#   content hash  1e63311119d42bc5
+#   text hash     ab86a192972d5fc3
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

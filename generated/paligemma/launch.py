@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2028222c118e42f0
-#   text hash     27504d2b39dd61c8
+#   content hash  f7c38fc20e8206f3
+#   text hash     71f00978d6cf2938
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

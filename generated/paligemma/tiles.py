@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4ada543c318ef02c
-#   text hash     b63916c5b0959f4b
+#   content hash  6bbe55141ccb7788
+#   text hash     b99dd9481b820f1f
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e2db127a3d96fe0b
-#   text hash     10404dda9767ebac
+#   content hash  0a58d52405834fe1
+#   text hash     c9c7f4f006d95344
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

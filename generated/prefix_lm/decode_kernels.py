@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0f1ae298e7c4a617
-#   text hash     6b0b724996544412
+#   content hash  e584338d591305f6
+#   text hash     440d58ab6738e6a3
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  337238d5c1ac3bae
-#   text hash     419719123dde7cf8
+#   content hash  932da5f62fda1c59
+#   text hash     08111995de86e48d
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

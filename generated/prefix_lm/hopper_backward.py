@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  008eae9403cc4b42
-#   text hash     f6a2ddc6408cc4b4
+#   content hash  6948755310f2c062
+#   text hash     17ebfd0221c5607c
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

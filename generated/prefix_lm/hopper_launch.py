@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9b1e6f350bd6bf6c
-#   text hash     121e9e0f1da5251e
+#   content hash  8dd1f40a1f69aaff
+#   text hash     e43087786a58d3f6
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

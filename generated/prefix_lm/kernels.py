@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9baa091fd62520fb
-#   text hash     8c8ddd138e3e8a0d
+#   content hash  a863cec1a9c5220e
+#   text hash     9ceca4994210be94
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  70b0380036243cba
-#   text hash     96a8df3a80ac7f10
+#   content hash  d8312e8e7fec10aa
+#   text hash     3c064fd72a75eca5
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

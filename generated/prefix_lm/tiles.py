@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ba478b8895544b12
-#   text hash     ec3e79dececdbcb0
+#   content hash  5c9687c867170d42
+#   text hash     2500f01e12a03570
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  dc21a2d7e3de8933
-#   text hash     f78f44698a93ce3f
+#   content hash  5b17c75b3df7b384
+#   text hash     4fef1d50e5f0095b
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e53cf1bce1f272d1
-#   text hash     94e44e76763a055f
+#   content hash  a1d2f941144bacc6
+#   text hash     d8a8afd98c0cd792
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e4e6b402b14a9b06
-#   text hash     f7187b79053720e5
+#   content hash  f47165681ef75187
+#   text hash     0151c1a819aff619
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

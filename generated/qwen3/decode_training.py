@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  770c96c000ddd8d2
-#   text hash     40555977486a49de
+#   content hash  a4171804e679c2a1
+#   text hash     e6f0e74f04b4121a
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  5f397206141f3824
-#   text hash     053c0d9b8ccec1ec
+#   content hash  0786bdbdb08fabe6
+#   text hash     4581f1a6862215fe
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

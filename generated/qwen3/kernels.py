@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4c0569daf7bf9c2b
-#   text hash     2d758db3113d9a47
+#   content hash  79b230ffe8d1477f
+#   text hash     1fef054e88f39a27
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

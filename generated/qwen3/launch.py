@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7531b4f41085133f
-#   text hash     31714cc91a6db0e8
+#   content hash  0d723ec519122fa2
+#   text hash     7b8df1fd2a6ad0c8
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4625ab7dc3b9345f
-#   text hash     746246e7e7ccc075
+#   content hash  54d53b58db099e11
+#   text hash     cd36eeecf7da6b20
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

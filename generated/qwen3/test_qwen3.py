@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e4727e444dd367a5
-#   text hash     45813dc94c0cec4f
+#   content hash  f4c99b8488e195dc
+#   text hash     f40bf231877e2abb
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

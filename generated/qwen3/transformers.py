@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6ea69a8fdf29538e
-#   text hash     85a84f0e30238f05
+#   content hash  e32f5046e0c32bf3
+#   text hash     7c28027930dea36c
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7245b5091a100838
-#   text hash     112b0cf80d126f22
+#   content hash  b82610d16e6aab41
+#   text hash     25d5b56ef6e14b22
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

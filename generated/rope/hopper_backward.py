@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c3609ac622809b3b
-#   text hash     19b99a8580d92208
+#   content hash  e59de99cde4839e5
+#   text hash     69c4509da1475114
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e07e96a4f330ea15
-#   text hash     91b040aab4fedc13
+#   content hash  70c492f178be940f
+#   text hash     f6ef162a9b3db01a
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

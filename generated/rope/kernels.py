@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5f3a1545d895c82d
-#   text hash     bd3f710dd465c2b8
+#   content hash  86a4f3f74db14adb
+#   text hash     785edfcbf4a09b9c
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

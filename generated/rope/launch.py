@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  41d24d2a2973ee39
-#   text hash     bcffa9430dc10885
+#   content hash  d1e0b02e1aef041b
+#   text hash     584134aadb8e693c
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  69fe62742e2c98de
-#   text hash     996deda988d80d6f
+#   content hash  b75a4530ffeff379
+#   text hash     9ffed0c7065d241d
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

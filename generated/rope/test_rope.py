@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  994b5adb8f8ec1a9
-#   text hash     4ecb8bd6176a270b
+#   content hash  917fcbb6441b6995
+#   text hash     053c9cffd8a33ce4
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

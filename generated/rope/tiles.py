@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9cd10dfa985e81a2
-#   text hash     e5d306f82be73ed9
+#   content hash  f038db52db9530ab
+#   text hash     da54402f5c8c7ffa
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

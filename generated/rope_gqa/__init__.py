@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  7490ffbc843e824f
-#   text hash     d81081e8069dc20e
+#   content hash  ac27dc02e19344e0
+#   text hash     c114898ef9c1e125
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

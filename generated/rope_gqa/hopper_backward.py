@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  99460b2cfb050f78
-#   text hash     d30abdac1b93e930
+#   content hash  b9b524ee081aa680
+#   text hash     521b4494fcc453d6
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  59a434b01dcfbdcd
-#   text hash     8298fd7c43233061
+#   content hash  c5bda5cd757135c0
+#   text hash     9afe42ec4a985343
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a756ad5ae81fe3dd
-#   text hash     ddd82c88d518388a
+#   content hash  8d1a3161bb1c68fb
+#   text hash     d281e1b85b911e9f
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

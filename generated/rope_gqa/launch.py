@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d30801a703e44c5f
-#   text hash     8769d82aa29fc7a6
+#   content hash  060a8391796c5b71
+#   text hash     e1d3d599f531dfa3
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b66f66cf5b4aee60
-#   text hash     93f689103f44f00c
+#   content hash  f34aae246669f02c
+#   text hash     d3f497f60533400a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  223e9380cb7f4047
-#   text hash     1d18a6074e13f553
+#   content hash  5afbfeac64a8ce17
+#   text hash     52e37d2b9f2a58e5
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

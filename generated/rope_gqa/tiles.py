@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b606db1a138a9809
-#   text hash     c507076bfc295a09
+#   content hash  dc8f1796e04a665e
+#   text hash     743076c33ee9a7b7
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

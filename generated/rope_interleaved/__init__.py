@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8f78814f8d84e8f8
-#   text hash     8663ac1c599b5676
+#   content hash  4995420f67848f0d
+#   text hash     3ea445eebee06e23
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d53f2a1f8d12ddfe
-#   text hash     68c6e2363de75e36
+#   content hash  b7eaaae5ee29f4fd
+#   text hash     d94e761ca8fd0b3d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8a62949b0d275504
-#   text hash     cafccc402434f1e8
+#   content hash  cc7136ce7c53051e
+#   text hash     f33f11919fd5a53a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

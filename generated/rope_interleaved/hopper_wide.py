@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6ad392239307f469
-#   text hash     e0d8fa323ab90d60
+#   content hash  2bd3b3604173012f
+#   text hash     d5f528e0f7538926
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5341e2c3ac89c00c
-#   text hash     eefa1ee8f4bf4c59
+#   content hash  ab312a9fe4e438f8
+#   text hash     762346b221265cbc
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

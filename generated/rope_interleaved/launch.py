@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  dbccb8114f389103
-#   text hash     f2187f34a93d6c2d
+#   content hash  8a39253ef3efa7b5
+#   text hash     dae35f105c55c29b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

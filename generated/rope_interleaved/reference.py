@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8215a139dd8bbd92
-#   text hash     3cb29c6baa25d204
+#   content hash  6b0dff6be91f05e3
+#   text hash     2c0f76134d794c12
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d65e9ba7ff40f733
-#   text hash     17367fbd2a9fb1be
+#   content hash  18010759f7504102
+#   text hash     e812b6e6f5e57a18
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

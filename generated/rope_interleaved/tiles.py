@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c8df04a714a72ce2
-#   text hash     4cb0872478a97717
+#   content hash  ef3006dc1b16f8c6
+#   text hash     ce7ade2eed2e22b8
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

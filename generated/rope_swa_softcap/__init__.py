@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  937d56f91a150440
-#   text hash     75b8cd7f6339895d
+#   content hash  874e4aafd44fb768
+#   text hash     646edd3e22f89c10
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  8ec9ec40cfe676d3
-#   text hash     88a5a946d7fc276e
+#   content hash  ee609d9a620d3b42
+#   text hash     18c8f8d1091c8cf5
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

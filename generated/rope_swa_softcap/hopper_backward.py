@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2c57a2e8f6da46c0
-#   text hash     0744d83aae2af746
+#   content hash  9cfbe951d6dfdaf0
+#   text hash     42606dca1f17c93d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

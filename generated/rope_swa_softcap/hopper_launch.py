@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  9da77defaee6b823
-#   text hash     626582bd6408270f
+#   content hash  d9e17cc21417de43
+#   text hash     7d3cdc42d35deb43
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  310879425fa74f2f
-#   text hash     c223bf75ee3f661f
+#   content hash  6ae51cb634f2d871
+#   text hash     200549d8622a8654
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  e78ae70672c769c1
-#   text hash     a1ba3a02a14955ef
+#   content hash  1dd0665be71e4c6c
+#   text hash     59c953e4b3fb5f70
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c73463a161e0e5a5
-#   text hash     0a00afd9f224fc2a
+#   content hash  24dddfc10468e885
+#   text hash     063595b1008d88c9
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

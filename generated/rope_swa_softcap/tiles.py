@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  597c629fd2f402a8
-#   text hash     6c7757141415e015
+#   content hash  ced2c649929b7aae
+#   text hash     9b252e6bd79377da
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

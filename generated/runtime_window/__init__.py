@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e53446395773464f
-#   text hash     fbf36d1e0b289c96
+#   content hash  81809fb458424403
+#   text hash     3fc0d07dae9468a8
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

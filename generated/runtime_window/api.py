@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  67a1afb2de76096b
-#   text hash     b5a9a33d51bf50b4
+#   content hash  64112c7b86426933
+#   text hash     8a05bb6eefb3b335
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  dcbd35b0237110db
-#   text hash     71264334cef6bbdd
+#   content hash  a05602a4e86785eb
+#   text hash     bd7ee1cfdd12ca89
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  baf3089ad1ae09e2
-#   text hash     bb6e5f13e7da8791
+#   content hash  a4f9a51ea9251ffb
+#   text hash     43db98d980d8a275
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7c74138661c11d4d
-#   text hash     a7db9d2cd7d57ee3
+#   content hash  622f30554df42f87
+#   text hash     26be5f97d483ce19
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

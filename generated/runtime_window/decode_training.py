@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  296ef39bc2e4d38e
-#   text hash     1e4ce90d337a02f1
+#   content hash  235cf14e90c00b08
+#   text hash     fffd8c87b8b4c3a9
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

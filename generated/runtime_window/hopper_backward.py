@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8215a4c2b1a8b8b4
-#   text hash     b19376799c4fa8fc
+#   content hash  3fe2cfd90517c00a
+#   text hash     f42138f24c5cbcfe
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c212a7cc122cd30c
-#   text hash     09d0798a5538bf50
+#   content hash  552193fc1c1d0552
+#   text hash     43563a84a5d1c113
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

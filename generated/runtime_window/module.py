@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  bfc998e3a04aa031
-#   text hash     a48269e5d5b5cdec
+#   content hash  dddd784a564c08b5
+#   text hash     8533c4e8b9da9bf5
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

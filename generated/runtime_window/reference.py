@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  06000d854e4685a5
-#   text hash     c9274e9a74f11a47
+#   content hash  d6832b4ed4e37153
+#   text hash     08f2435264226cfc
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  fef7cccbcfff6734
-#   text hash     92f48c3cddb9976c
+#   content hash  2bb083ef33ac9b10
+#   text hash     ef5f4328476ca346
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6b0021cc27103d22
-#   text hash     40725e62526cd4ce
+#   content hash  4ef15c1254092c88
+#   text hash     20199eba4c1f25cb
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

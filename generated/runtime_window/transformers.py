@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  038397c0e9a98e87
-#   text hash     e6368f1a65d18d07
+#   content hash  dce55e4ebd62b86a
+#   text hash     5494057d33b68ac3
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  475adee0d0064007
-#   text hash     ec9c99cecd2623c7
+#   content hash  8cc3f169b0b75f7e
+#   text hash     4569dc6458ecf416
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  4a668db66a6597a4
-#   text hash     c92786b360792833
+#   content hash  f85113bc169ddbb2
+#   text hash     f2f8ce5de526813e
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  7e53cbe2af69acfe
-#   text hash     3b06eb708c01ed4d
+#   content hash  0554568a4737cfcc
+#   text hash     1ff2838807545b50
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  599f3aefe04163ac
-#   text hash     007eb2bc31d74ba6
+#   content hash  90882acfd6af34b0
+#   text hash     73a195a1d87557af
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  9accace96460d52c
-#   text hash     3e61318f08283de1
+#   content hash  36f247bc281dc1cf
+#   text hash     c59f32cb56631162
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

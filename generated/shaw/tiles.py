@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  bbe8b249bb64d04d
-#   text hash     94e4e9a2ae4efe7a
+#   content hash  85a7103452184c00
+#   text hash     55ffe3b22e0293af
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2ba4f0237325762e
-#   text hash     e198c35b1a517370
+#   content hash  b935bccb34b11ea9
+#   text hash     336eee6e2d417bf0
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a7ca1a7a8a0c4498
-#   text hash     15062071b41f15b3
+#   content hash  a584a172ceaae2ab
+#   text hash     bad3643c5c928d91
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a7b5d1fc83f07726
-#   text hash     c254e9b754462d51
+#   content hash  d4c4b687de37852c
+#   text hash     1dd42b38f5028fff
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  acd0e7d5b7f86a38
-#   text hash     912c79f9038cad56
+#   content hash  0580b239d1a8d97d
+#   text hash     0d6bf994ebe6a606
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f4e8d189f88b5981
-#   text hash     9fb794c70acf4816
+#   content hash  690b79c750772b57
+#   text hash     a1544c06bf859f4e
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

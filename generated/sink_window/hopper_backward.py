@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  73110ddc699f2b97
-#   text hash     6d814cd2676283cc
+#   content hash  31d5ccf3785bc50c
+#   text hash     2c65763b4c4b6071
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

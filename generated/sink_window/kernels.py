@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3ba3f440db6b55a0
-#   text hash     d30407f74f815358
+#   content hash  b042b72c0a58a47f
+#   text hash     757bdd5a984172da
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d40e066f5fcb6bcc
-#   text hash     e437f7dc405e938c
+#   content hash  86896420865aecc3
+#   text hash     a956fd0a8158c51c
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ec55d9650e69c243
-#   text hash     04aa9ea65474c0da
+#   content hash  d7d6bcf50d7e008f
+#   text hash     b53703da41ec8fb2
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  35d3ac7eebc41337
-#   text hash     040a48992d6521e9
+#   content hash  86643741c6f439ab
+#   text hash     2bd713a502bd4037
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  485da0ba36e1b4e7
-#   text hash     d4728943c9b38c79
+#   content hash  5c5acb15522f699e
+#   text hash     b9db330e3a2fa153
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

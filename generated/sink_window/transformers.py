@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  dc8802bea74ae32a
-#   text hash     9ee4dd58e0e8951f
+#   content hash  b85f4c1b6324010e
+#   text hash     2e526c4182ab5fd1
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

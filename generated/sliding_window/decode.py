@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  83904d45f0023839
-#   text hash     89af13cb7c40b723
+#   content hash  96d778a5c1424ff7
+#   text hash     89354d61a8cb96c1
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

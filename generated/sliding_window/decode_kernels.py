@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2d84229b88b40d8e
-#   text hash     dd042ceb3f0bb63e
+#   content hash  55204585d1736eb9
+#   text hash     cb4f5b66fdf11399
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

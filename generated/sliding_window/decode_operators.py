@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  2012dc2ab078ed9d
-#   text hash     303efe41275638e9
+#   content hash  988cc6908ad3a99f
+#   text hash     0cc559d035f46147
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  01385e4735979435
-#   text hash     c0bee38f31624f4c
+#   content hash  b0cabebb2065ff04
+#   text hash     2a9e3f508add29d7
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

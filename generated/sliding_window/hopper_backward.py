@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  c4e687966c42e8f6
-#   text hash     3d29f12e27b0a101
+#   content hash  e4d7e95152ce5647
+#   text hash     da0e9f57342ea3f5
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a433c4157d7bb3af
-#   text hash     0d7cf1013199d6c5
+#   content hash  abc91ab33b53c3e7
+#   text hash     ac7743f5f9c8c80f
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e83c1a5ce15c076d
-#   text hash     e5de104c858052fa
+#   content hash  7494d8575aad3596
+#   text hash     8659fba14c9eaaae
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

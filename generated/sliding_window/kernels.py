@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  353df6dae3c4b0b3
-#   text hash     da4dc187a07982b1
+#   content hash  d1f5de045a92ff75
+#   text hash     78779db825dffc62
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

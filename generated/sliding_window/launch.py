@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b6f3a722a6e8dbb0
-#   text hash     6110e3c4c943c363
+#   content hash  8a13c8734a56f620
+#   text hash     f21b7c14d9564c55
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

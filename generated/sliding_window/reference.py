@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e31beb7f5271ca88
-#   text hash     b367b4e0b6bb6f92
+#   content hash  d1e643bc4c68e0f9
+#   text hash     afc0a997b6a1cf5d
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

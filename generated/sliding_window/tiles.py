@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  1b9a58b98d8bb526
-#   text hash     fd5ef818265707eb
+#   content hash  09c5ae34e2fda8b3
+#   text hash     7b85e8c8802eb4f1
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

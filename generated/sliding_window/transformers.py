@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e41873a8596d6d1d
-#   text hash     5642407aa4aaf6cc
+#   content hash  4e0692378fe04de7
+#   text hash     dd79ece4ca167d74
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

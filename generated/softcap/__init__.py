@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f928b21ef3ab06b4
-#   text hash     749c8853824b3949
+#   content hash  9b30a23bdeef3331
+#   text hash     bb13ce29bf5e195d
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  02089fe66ca582ad
-#   text hash     39123708d5862fc8
+#   content hash  22568a90c8f29ea0
+#   text hash     75d1dce588e9317b
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

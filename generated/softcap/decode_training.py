@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  28a4a071f82af5b2
-#   text hash     5c35a6302cea0d77
+#   content hash  d93502de72c26ed3
+#   text hash     94da498e110e7a32
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ce67ba9d9da5ddb2
-#   text hash     85bda24b56188944
+#   content hash  44b01934bd940ffb
+#   text hash     28fd93b585aed747
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

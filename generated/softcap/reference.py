@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  833e979951e516d6
-#   text hash     2dd3998cabb8417a
+#   content hash  d3597f10ef78c4c3
+#   text hash     2b95bbbfd7d9365f
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  726a2e2b67295720
-#   text hash     2b94fde3cc8bcbd1
+#   content hash  42e0f8415fcbb406
+#   text hash     589e888792a2b33f
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

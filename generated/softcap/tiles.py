@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b5645236ea4eafc5
-#   text hash     87c7bbba5d3cbecb
+#   content hash  089648e8b2791b1e
+#   text hash     30ee5d8481b65ffb
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  16ae198ea8e50738
-#   text hash     8261d29724736367
+#   content hash  1059e3b1f9acd816
+#   text hash     aa1cc579035b8386
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2a38345ad324e7d8
-#   text hash     9e76394fe8eba4c0
+#   content hash  2a1d643e891ca7bc
+#   text hash     4668b9e9781b93ee
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  153f263ef55b4281
-#   text hash     4c3837569ddf648f
+#   content hash  734873dda5b11ffb
+#   text hash     849a7594be3b296f
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  03afbe17dcce56f0
-#   text hash     3f3b97c82ca7a839
+#   content hash  9b1fa0c00a9d290e
+#   text hash     4228368e8386c60e
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0afad510d46f1a99
-#   text hash     3dce6c37bd7ae937
+#   content hash  eac8f3bcb4085b34
+#   text hash     6cb9aa2f02cdf9d4
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

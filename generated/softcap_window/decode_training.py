@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d37ad1636357d14e
-#   text hash     86b5c6ce52e583f9
+#   content hash  3dbcfcc9f1436e29
+#   text hash     c9dd4a9da406b09e
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

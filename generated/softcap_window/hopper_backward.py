@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b347355cf914cd96
-#   text hash     3c9b17556bde8914
+#   content hash  c7e8cce6b75a3f37
+#   text hash     8bc2beb2cb10ede8
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5510c0e5d7c714db
-#   text hash     8f3151e5aea8f5c9
+#   content hash  f0ee7d04a8ff8da1
+#   text hash     5d84c0a288d3bdce
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

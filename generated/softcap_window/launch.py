@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ca53cf3a5e171ab5
-#   text hash     f1705bd2f9c3c543
+#   content hash  f7c71cb73ade1279
+#   text hash     5054d2f743a15c1e
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3900d13eac1139eb
-#   text hash     1b0c923f5d3c6186
+#   content hash  36a23e2bd7ebbe01
+#   text hash     554125675807fe34
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

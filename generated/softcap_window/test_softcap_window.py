@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3ba5a5aaad63d42e
-#   text hash     1f79725ddb26fd61
+#   content hash  d5bcbfbed26377e7
+#   text hash     f40999b476594d87
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

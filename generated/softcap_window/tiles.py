@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  81cf61153ffed41b
-#   text hash     1d8e381044e2f11c
+#   content hash  faaa9500b4482aee
+#   text hash     b8aecd91890b7488
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

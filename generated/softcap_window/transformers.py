@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  71636e11f6f8517d
-#   text hash     31f1128b503f9a6e
+#   content hash  4c776119d116958f
+#   text hash     30c226108c7df9f1
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b8f9b0b4a5df4353
-#   text hash     e7bce8d78411aa72
+#   content hash  a746fc8a007a9fde
+#   text hash     3c695f3746373ebc
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

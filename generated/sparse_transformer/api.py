@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c46c3c7df9a76826
-#   text hash     8d6b47b6ac1ba00b
+#   content hash  77911117f301215c
+#   text hash     b21f7b0e8b33eb50
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

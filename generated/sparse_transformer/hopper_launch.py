@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  67fa2659e630bd81
-#   text hash     cc5160eff0873957
+#   content hash  a1ce4fe045720956
+#   text hash     578bbcdc7dacc738
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

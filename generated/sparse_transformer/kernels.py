@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  78169c5d42e9b59f
-#   text hash     902a2e933f3f1b40
+#   content hash  6d9b473052599262
+#   text hash     7978eb7c9f5f15b5
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d849747f22caf74f
-#   text hash     64aa5a0893c5abd3
+#   content hash  f5e3e321cddc15b6
+#   text hash     0ce065394f6ed67a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  46b2b9273f9ed897
-#   text hash     bd628659bad26a74
+#   content hash  e85db2a52e5ca86b
+#   text hash     ecfb303c6dbf7e8e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  364f0d3a4a4a7087
-#   text hash     b3e33bec1e440259
+#   content hash  436e964b06206a73
+#   text hash     0c1ea4a887bccbeb
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

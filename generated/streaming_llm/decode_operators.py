@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  20676582281b6b0d
-#   text hash     2afa2a82ab7001da
+#   content hash  cb0d908863d06bef
+#   text hash     1d4dbfa6f22ca86a
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

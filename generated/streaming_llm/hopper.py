@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7fbc93b5ff0ba567
-#   text hash     289ea84f631c2371
+#   content hash  4941b8054d791f26
+#   text hash     d82345dea9d880e0
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -186,6 +186,20 @@ def shrunk(acc, shrink):
     return gl.inline_asm_elementwise(
         shrinking(COUNT), operands("=f", COUNT, 2 * COUNT), [acc, shrink[:, None]], gl.float32, False, COUNT
     )
+
+
+@gluon.jit
+def as_stored(out, q_tile, WIDE: gl.constexpr, Q_STAGES: gl.constexpr):
+    """A tile of out with 16 bytes of a row in each thread: its values change threads in the memory of the queries.
+
+    With one stage of these, the next ones already come there: values change threads of a warp, which keeps its rows.
+    """
+    if Q_STAGES == 1:
+        return gl.convert_layout(out, gl.BlockedLayout([2, 8], [8, 4], [4, 1], [1, 0]))
+    else:
+        tile = q_tile.slice(0, out.shape[1], 1)
+        tile.store(out)
+        return tile.load(WIDE)
 
 
 @gluon.jit
@@ -374,18 +388,19 @@ def work(
                             )  # fmt: skip
                             at += 1
                         acc = add_last(at, acc, packed, buffers, STAGES, WEIGHTS)
+                if Q_STAGES == 1:
+                    mbarrier.arrive(q_free.index(stage), count=1)
 
                 l = gl.convert_layout(tl.sum(l, 1), m.type.layout)  # [64]
                 # rows without keys: 0, and an LSE that makes every weight 0
                 share = tl.where(l == 0, 0.0, 1 / l)
                 out = acc * gl.convert_layout(share, gl.SliceLayout(1, OUT))[:, None]
-                # through the memory of the queries, which are no longer wanted: so that threads store 16 bytes at a time
-                out_tile = q_tile.slice(0, BLOCK_DV, 1)
-                out_tile.store(out.to(q_buffer.dtype))
+                out = as_stored(out.to(q_buffer.dtype), q_tile, WIDE, Q_STAGES)
                 first_row = (b.to(tl.int64) * q_total + q_offset) * Hq + h
-                store_rows(out_ptr + first_row * DV, Hq * DV, out_tile.load(WIDE), q_start + WORKER * 64, q_len, DV)
-                fence_async_shared()
-                mbarrier.arrive(q_free.index(stage), count=1)
+                store_rows(out_ptr + first_row * DV, Hq * DV, out, q_start + WORKER * 64, q_len, DV)
+                if Q_STAGES > 1:
+                    fence_async_shared()
+                    mbarrier.arrive(q_free.index(stage), count=1)
                 begun += 1
                 # [64]
                 lse = tl.where(l == 0, float("inf"), m + tl.log2(l))

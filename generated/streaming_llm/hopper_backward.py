@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ff1ef6e3a4e22254
-#   text hash     6c1592c17b585904
+#   content hash  a6bdd1ddc8528940
+#   text hash     6b4fac47c1cbc658
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3a6493b0f7523e09
-#   text hash     2ebc7b2f223e0c26
+#   content hash  b37ac27c3215f085
+#   text hash     ed5bc469464225f6
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

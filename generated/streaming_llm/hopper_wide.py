@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7a55c6a9f864ade8
-#   text hash     1b1392eaa3c841b1
+#   content hash  e9382bc48cccdc23
+#   text hash     3866881d85c4a570
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

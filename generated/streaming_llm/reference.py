@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4e266b587617007e
-#   text hash     da7a04a85ac85bc8
+#   content hash  22e1e91fcd16aa04
+#   text hash     b5ed3eca71a38746
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

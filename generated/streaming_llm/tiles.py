@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0dba320a4a6ce48e
-#   text hash     661700aa8bf069d4
+#   content hash  dbe681ab598b551f
+#   text hash     76842c73a0df829a
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

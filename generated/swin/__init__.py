@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  2c48c40a0f6d0047
-#   text hash     cadbde1ca07f40fe
+#   content hash  8a3d1a38bdc6ea68
+#   text hash     2cdc133b11ab819d
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

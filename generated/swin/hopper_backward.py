@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e15928a3df9188c1
-#   text hash     f6b8e4cc416ede41
+#   content hash  e5f6146fc3309550
+#   text hash     6d67fb3147c6cefa
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

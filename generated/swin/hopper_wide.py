@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  3f08ec3de133c51f
-#   text hash     091320ec7b228483
+#   content hash  c6f3f1c6add65505
+#   text hash     cc9734cacf5880bb
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

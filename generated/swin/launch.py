@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a8f9fdbf8a658dbe
-#   text hash     c65d6bf6917472ca
+#   content hash  acb34cfe855b6013
+#   text hash     2f4eb047ec85327f
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

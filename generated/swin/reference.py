@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  9d513c3b29b14438
-#   text hash     e2b0d0aa11a66f2e
+#   content hash  19be802e964f85ec
+#   text hash     02f1f601ed8dcb5f
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8b1bbd3a130e355e
-#   text hash     04aac6e15f17fa8e
+#   content hash  5fafefc8c15072f4
+#   text hash     0a94279e9e7a765a
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  773e39402286158f
-#   text hash     4ad5e67ffc3eb5b3
+#   content hash  ec5cbb0b2e48ed2b
+#   text hash     5763c4adba2e4311
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  21df2311a90579ce
-#   text hash     6bc8439b20d78f1c
+#   content hash  d9a5e0b1d2434e3d
+#   text hash     4de11f973608a4d6
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  efabd3174a2198c8
-#   text hash     a9c5ebbba5f46d89
+#   content hash  f8dce87f12fb6bd0
+#   text hash     0fa83d272155c97a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

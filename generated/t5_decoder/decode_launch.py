@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  30c70e882e51522c
-#   text hash     6dafdd137c1af91e
+#   content hash  e8065810e4107b4d
+#   text hash     aff9bbff3fc6e32c
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3e89d8d8aeb43c5a
-#   text hash     8f7ee23a4ffc2d10
+#   content hash  9af50c836f93a566
+#   text hash     2499e3be629b66fb
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7420ed13b4f2cdf1
-#   text hash     a82c8c07893d9134
+#   content hash  1c7edf5a8f9057de
+#   text hash     3d44da97ad805aa9
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  fe8bec1aef335f38
-#   text hash     ea0701af9bd85031
+#   content hash  29d27e2f0d38faf9
+#   text hash     7d85b09e749a647c
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  df61f4f4eb7c9689
-#   text hash     b89543ffb16539f7
+#   content hash  39cb17f5adb8460b
+#   text hash     d07d4ab023281189
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

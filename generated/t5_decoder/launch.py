@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  71969bbd994e35fa
-#   text hash     5f3f4d0ea5d2b67d
+#   content hash  82978d902640bc73
+#   text hash     f1ff586b8c70362e
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f47f51c7ca1b91b0
-#   text hash     ded543e2c974fca2
+#   content hash  eaf3c0e55546a812
+#   text hash     e488472970f92ae7
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  7f994f73debb9d53
-#   text hash     1881cc25c19a5a00
+#   content hash  413ef49f3e12bf4f
+#   text hash     e0e718bbe46ba026
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4481633516f0da4a
-#   text hash     75b49beb1847b363
+#   content hash  78f39d45328a7c4c
+#   text hash     fe114a724dd69c7c
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

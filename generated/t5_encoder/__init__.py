@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  8b7ca722021ff8be
-#   text hash     5b359ec0d8656387
+#   content hash  d994fb245f96683e
+#   text hash     5cf469210950fbfd
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

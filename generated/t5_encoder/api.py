@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c4016a155b633023
-#   text hash     132920040d4d44a2
+#   content hash  482c7ed17c2cffb6
+#   text hash     6c395ce5832adf99
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

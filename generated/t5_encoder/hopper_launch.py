@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6d44702bfeff854a
-#   text hash     f023738b94ce18c1
+#   content hash  150b12aa8572fcda
+#   text hash     3b928b965d1b3fa0
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

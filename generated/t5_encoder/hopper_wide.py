@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7fa96a0d906780de
-#   text hash     d6be2adea3f92926
+#   content hash  a4d8605409963eb4
+#   text hash     1cdb653b904b5ead
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  190942b3647db196
-#   text hash     fc03153a688537ac
+#   content hash  a1e7fa7d920b77ac
+#   text hash     26096af472409d3b
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

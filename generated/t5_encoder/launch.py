@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f25f0018620464e7
-#   text hash     5ad70d64835ddc23
+#   content hash  9df198638ab5db08
+#   text hash     322baa25e1f19a77
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

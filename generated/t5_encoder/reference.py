@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  93285d33dea762ad
-#   text hash     4bb662585410c99b
+#   content hash  fe66a9ef06cc5fe2
+#   text hash     fa9c464acab1defe
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

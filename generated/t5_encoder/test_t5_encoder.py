@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  1d46d892aab106ba
-#   text hash     8de260bf621fd529
+#   content hash  b1024c3267bb0a1e
+#   text hash     292200d7fd9c05ed
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  65d88e82b811b2b5
-#   text hash     2312060fbc7a0d69
+#   content hash  0e0540d747bda9cd
+#   text hash     f328095d605903ed
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

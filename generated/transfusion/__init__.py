@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8a214d14414ea008
-#   text hash     4dddbe15522466e0
+#   content hash  acdc2d30dcc769c1
+#   text hash     8b45ba9939a4dc7a
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d3ace8fcc4027def
-#   text hash     300484012e918cca
+#   content hash  7f08c5b47aeeb447
+#   text hash     84e5e3200be90b7a
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

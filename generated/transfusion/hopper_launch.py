@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0eb13589936cd36a
-#   text hash     607fb575382bc95f
+#   content hash  2bef7fc9abb78248
+#   text hash     eed82abd3725fe8a
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

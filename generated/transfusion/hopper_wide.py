@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e368214c855591ca
-#   text hash     0b86694ac141dfcd
+#   content hash  2cce6b1337ff44cc
+#   text hash     3959cf59a744b06c
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c3707ea493fd2cd2
-#   text hash     84d913b5d384c21f
+#   content hash  36479a27ea1b1f12
+#   text hash     6529d7f75ccde191
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

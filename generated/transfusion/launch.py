@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d608728bbabcc0e2
-#   text hash     81cd445a6b6f00df
+#   content hash  19e09bef8c3d1a81
+#   text hash     bcce95659ef8edb3
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

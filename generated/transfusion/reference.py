@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  33a6306a1433eea7
-#   text hash     713a9c4c74322eec
+#   content hash  dd74ef4c48dcf9f3
+#   text hash     73d0865eb6b56233
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  bf0466496b1665df
-#   text hash     59bd928e20aaf59e
+#   content hash  d8c010ad5d641f4d
+#   text hash     a6fb157d5e090492
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

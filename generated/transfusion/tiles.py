@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e7943c9b547221ec
-#   text hash     24f3e9f4bf75ff0e
+#   content hash  c73b989eff86e577
+#   text hash     180beecde470c892
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

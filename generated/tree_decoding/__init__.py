@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f547428d556a4506
-#   text hash     e9e22e7491db6e30
+#   content hash  7d71ee0b98a59eab
+#   text hash     c0a0da00841dac1a
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

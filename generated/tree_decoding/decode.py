@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dd76bdcd8698cd95
-#   text hash     5c8a48d0284f8b19
+#   content hash  14b392ec2574a1c1
+#   text hash     39d943b4ebb6b603
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2ca5a7d1ec3f1f8f
-#   text hash     2a03de75792dc169
+#   content hash  dd46b8831374a451
+#   text hash     a2714e52932282f9
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  6dc28cfe79e54c61
-#   text hash     09828f85d65d2edc
+#   content hash  c4015a1636972d67
+#   text hash     108a4e0b0221678d
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

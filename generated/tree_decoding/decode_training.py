@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  535b9a19be8b24da
-#   text hash     a7dab702ddbdda80
+#   content hash  4dc348f25989eb26
+#   text hash     254533a6b144d077
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d0b08e608d49d67a
-#   text hash     2218e24c4db0d0fb
+#   content hash  7c00fc53573ce123
+#   text hash     85e91870daa4ecbb
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

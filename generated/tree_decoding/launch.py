@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b0c839b2162ba759
-#   text hash     0e1d588e63606783
+#   content hash  8120923f32e2a310
+#   text hash     0c5a5f664a2a0fd0
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

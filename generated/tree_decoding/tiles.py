@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e86f25d85ca998ad
-#   text hash     e00cfe794722234d
+#   content hash  85ee86c0243fa975
+#   text hash     1920252db50491e8
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

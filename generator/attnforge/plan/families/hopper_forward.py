@@ -201,7 +201,7 @@ class Forward:
             "begin_stored": hand_on(BEGIN_READY, self.begin),
             "vectors": hand_on(READY, self.vectors),
             "values": hopper_copies.values(p),
-            "load_visit": self._spanned((Loop("j", "first", "last", self._load_keys),)),
+            **hopper_order.loads(self._spanned, self._load_keys, self.cut or self.spans > 1),
             "buffers": (
                 *((ENOUGH,) if self.vectors else ()),
                 *(Statement(barriers, "barriers(STAGES, 1)") for barriers in self._barriers),

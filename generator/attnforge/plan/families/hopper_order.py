@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..analysis import Analysis
 from ..sides import BLOCKS, Side
-from ..statements import Block, Bundle, Statement
+from ..statements import Block, Branch, Bundle, Loop, Statement
 from ..tile_ranges import TileRange
 from . import hopper_steady
 
 _STAGE = Statement("stage", "begun % Q_STAGES")
 _BEGUN = Statement("begun", "1", "+=")
+# what was written of a stage by threads is seen by the copies that come next
+_FENCE = Statement("", "fence_async_shared()")
+_FREE = Statement("", "mbarrier.arrive(q_free.index(stage), count=1)")
 _OF_KEYS = ("tiles", "group", "grouped", "joined")
 
 
@@ -40,6 +44,23 @@ def build(a: Analysis, again: bool) -> Order:
     return _as_taken(tile, again) if a.storage.cut else _in_turns(tile, again)
 
 
+def loads(
+    spanned: Callable[[tuple[Block, ...]], tuple[Block, ...]], load: tuple[Block, ...], at_once: bool
+) -> dict[str, tuple[Block, ...]]:
+    """How the loader comes to the tiles of keys of a tile of queries: before it waits for room for these, and after.
+
+    The memory of a single stage of queries is free late, so that the first keys come before them. Not if it has room
+    `at_once`, as that is how it came to the tile, or where tiles of keys are in several ranges.
+    """
+    if at_once:
+        return {"load_ahead": (), "load_visit": spanned((Loop("j", "first", "last", load),))}
+    first = (Statement("ahead", "tl.minimum(first + 1, last)"), Loop("j", "first", "ahead", load))
+    return {
+        "load_ahead": spanned((Statement("ahead", "first"), Branch("Q_STAGES == 1", first))),
+        "load_visit": (Loop("j", "ahead", "last", load),),
+    }
+
+
 def visited(tiles: TileRange) -> str:
     """In which order a worker visits tiles of keys, in words."""
     each = " of each range" if len(tiles.ends) > 1 else ""
@@ -61,7 +82,8 @@ def _in_turns(tile: tuple[Statement, ...], again: bool) -> Order:
     numbers = ("items", "tiles", "group", "per_item")
     blocks: dict[str, tuple[Block, ...]] = {
         "comes": (_STAGE, Statement("", "mbarrier.wait(q_ready.index(stage), begun // Q_STAGES & 1)")),
-        "done": (Statement("", "mbarrier.arrive(q_free.index(stage), count=1)"), _BEGUN),
+        "given_back": (Branch("Q_STAGES == 1", (_FREE,)),),
+        "done": (Branch("Q_STAGES > 1", (_FENCE, _FREE)), _BEGUN),
         "load_comes": (_STAGE, Statement("", "mbarrier.wait(q_free.index(stage), begun // Q_STAGES & 1 ^ 1)")),
         "load_done": (_BEGUN,),
         "places": hopper_steady.PLACES if again else (),
@@ -123,7 +145,8 @@ each program one warp loads, and workers of four warps take 64 of the queries ea
     }
     blocks: dict[str, tuple[Block, ...]] = {
         "comes": (),
-        "done": (),
+        "given_back": (),
+        "done": (_FENCE,),
         "load_comes": (),
         "load_done": (),
         "places": (places, *(hopper_steady.VERDICTS if again else ())),

@@ -54,7 +54,12 @@ def measured(one: Set, clock: bench.Clock | None = None) -> Iterator[Result]:
 
 def compile_first(wanted: Iterable[Set], jobs: int) -> None:
     """Calls everything in these sets once, in as many processes at a time: what they compile stays in caches."""
-    parts = [dataclasses.replace(one, specs=(spec,)) for one in wanted for spec in one.specs]
+    parts = [
+        dataclasses.replace(one, specs=(spec,), sizes=(sizes,))
+        for one in wanted
+        for spec in one.specs
+        for sizes in one.sizes
+    ]
     with ProcessPoolExecutor(jobs, get_context("spawn"), max_tasks_per_child=1) as pool:
         list(pool.map(_call, parts))
 

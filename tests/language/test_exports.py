@@ -37,13 +37,21 @@ def test_a_name_that_switches_on_other_code_has_no_layers(name: str, word: str, 
         spec.load(path, terms=resources.terms_for(path))
 
 
+JOINED = "mask: [any: [causal, expr: k < prefix_len]]\ninputs: {{prefix_len: {{axes: {axes}, dtype: int}}}}"
+
+
 @pytest.mark.parametrize(
     ("text", "seen", "window"),
     [
         ("mask: [causal, sliding_window: {size: 7}]", "causal", 7),
         ("mask: [sliding_window: {size: runtime}, expr: q - k >= 0]", "causal", "window"),
+        ("mask: [causal, expr: q - k < 7]", "causal", 7),
+        ("mask: [expr: q >= k and q - k < 7]", "causal", 7),
+        ("mask: [expr: q - k < n]\ninputs: {n: {axes: [], dtype: int}}", "all", None),
         ("mask: [chunked: {size: 8}]", "causal", None),
         ("mask: [prefix_lm]", "prefix", None),
+        (JOINED.format(axes="[batch]"), "prefix", None),
+        (JOINED.format(axes="[]"), "all", None),
         ("mask: [any: [causal, expr: k < 4]]", "all", None),
         ("mask: [expr: k <= q + few]\ninputs: {few: {axes: [], dtype: int}}", "all", None),
         # masks without a value at some places
@@ -63,6 +71,20 @@ def test_scores_tell_of_caps_biases_and_positions(tmp_path: Path) -> None:
     assert (said.cap, said.bias, said.reads_q, said.moves) == (5.0, True, False, True)
     said = load(tmp_path, "mask: [causal]\nscore: [alibi]").layers
     assert (said.cap, said.bias, said.reads_q, said.moves) == (None, False, True, True)
+
+
+def test_terms_of_a_reader_are_not_taken_for_the_shipped_ones_of_their_names(tmp_path: Path) -> None:
+    pairs = "{bias: {axes: [query, key]}}"
+    for name, kind, said in (
+        ("softcap", "score", 'score: "score * 2"'),
+        ("bias", "score", f'score: "score + bias"\ninputs: {pairs}'),
+        ("sliding_window", "mask", 'keep: "q - k < 8 or k == 0"'),
+        ("prefix_lm", "mask", 'keep: "k < 3"'),
+    ):
+        (tmp_path / "terms").mkdir(exist_ok=True)
+        (tmp_path / "terms" / f"{name}.yaml").write_text(f"name: {name}\nkind: {kind}\ndescription: A.\n{said}\n")
+    said = load(tmp_path, "mask: [sliding_window, prefix_lm]\nscore: [softcap, bias]").layers
+    assert (said.seen, said.window, said.cap, said.bias, said.moves) == ("all", None, None, False, False)
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..expressions.tree import Node
+from ..language import patterns
+from ..language.patterns import DISTANCE, SCORE, K, Number, Q
 from ..language.spec import Spec
-
-_Q, _K = (Node("var", (), name, "int") for name in ("q", "k"))
-_SCORE = Node("var", (), "score")
-_DISTANCE = Node("-", (_Q, _K), None, "int")
-Number = int | float | str  # or the keyword that a call gives it by
 
 
 @dataclass(frozen=True)
@@ -58,21 +55,14 @@ Feature = tuple[str, bool | Number]
 
 def _masks(spec: Spec) -> Iterator[tuple[str, Feature | None]]:
     for mask in spec.masks:
-        for part in _joined(mask.keep):
+        for part in patterns.joined(mask.keep):
             yield mask.label, _mask(part)
 
 
-def _joined(node: Node) -> Iterator[Node]:
-    if node.op == "and":
-        yield from (part for arg in node.args for part in _joined(arg))
-    else:
-        yield node
-
-
 def _mask(part: Node) -> Feature | None:
-    if part in (Node("<=", (_K, _Q), None, "bool"), Node(">=", (_Q, _K), None, "bool")):
+    if patterns.causal(part):
         return "causal", True
-    size = _number(part.args[1]) if part.op == "<" and part.args[0] == _DISTANCE else None
+    size = patterns.window(part)
     return None if size is None else ("window", size)
 
 
@@ -85,24 +75,17 @@ def _scores(spec: Spec) -> Iterator[tuple[str, Feature | None]]:
 def _score(score: Node, spec: Spec) -> Feature | None:
     inputs = {given.name: given for given in spec.inputs}
     leaves = {str(n.value): inputs[str(n.value)] for n in score.walk() if n.op == "input"}
-    cap = score.args[0] if score.args else score
-    if score == Node("*", (cap, Node("tanh", (Node("/", (_SCORE, cap)),)))) and (size := _number(cap)) is not None:
+    if (size := patterns.softcap(score)) is not None:
         return "softcap", size
     if len(leaves) != 1:
         return None
     ((name, given),) = leaves.items()
     slope = Node("input", (), name)
     if given.kinds == ("head",) and score == Node(
-        "-", (_SCORE, Node("*", (slope, Node("abs", (_DISTANCE,), None, "int"))))
+        "-", (SCORE, Node("*", (slope, Node("abs", (DISTANCE,), None, "int"))))
     ):
         return "alibi", name
-    at_q, at_k = (Node("input", (place,), name) for place in (_Q, _K))
-    if given.scan and score == Node("+", (_SCORE, Node("-", (at_q, at_k)))):
+    at_q, at_k = (Node("input", (place,), name) for place in (Q, K))
+    if given.scan and score == Node("+", (SCORE, Node("-", (at_q, at_k)))):
         return "decay", name
     return None
-
-
-def _number(node: Node) -> Number | None:
-    if node.op == "option":
-        return str(node.value)
-    return node.value if node.op == "num" and isinstance(node.value, int | float) else None

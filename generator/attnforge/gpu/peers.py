@@ -21,10 +21,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from ..language.patterns import Number
 from ..language.spec import Spec
 from ..render import render
 from .calls import Call
-from .library_features import Number, Traits, traits
+from .library_features import Traits, traits
 
 if TYPE_CHECKING:
     import torch

@@ -10,6 +10,7 @@ from ..expressions.evaluation import compiled
 from ..expressions.inputs import Input
 from ..expressions.linear_forms import linear, variable
 from ..expressions.tree import COMPARISONS, Node
+from . import patterns
 
 # positions that tell whether a mask hides every later key
 _PLACES = (0, 1, 2, 3, 5, 8, 31, 32, 33, 127, 128, 1000)
@@ -27,37 +28,26 @@ class LayerTerms:
     moves: bool = True  # whether all terms stay as they are where the count of positions begins elsewhere
 
 
-Labelled = tuple[str | None, Node]  # an expression with the name of its term, if it has one
 ALL_KEYS = LayerTerms("all")
 
 
-def of(masks: Sequence[Labelled], scores: Sequence[Labelled], inputs: Sequence[Input]) -> LayerTerms:
+def of(masks: Sequence[Node], scores: Sequence[Node], inputs: Sequence[Input]) -> LayerTerms:
     """The layer's terms among masks and score terms, which read these inputs."""
     by_token = {given.name for given in inputs if given.rows}
-    named = dict(masks)
-    prefix = "prefix_lm" in named
-    capped = next((term for label, term in scores if label == "softcap"), None)
-    others = [node for label, node in masks if label != "prefix_lm"] + [node for _, node in scores]
+    prefix = any(patterns.prefix(keep, inputs) for keep in masks)
+    windows = (patterns.window(part) for keep in masks for part in patterns.joined(keep))
+    caps = (cap for score in scores if isinstance(cap := patterns.softcap(score), int | float))
+    biases = [score for score in scores if patterns.bias(score, inputs)]
+    others = (*(keep for keep in masks if not patterns.prefix(keep, inputs)), *scores)
     return LayerTerms(
-        "causal" if any(_causal(keep) for _, keep in masks) else "prefix" if prefix else "all",
-        _size(named["sliding_window"]) if "sliding_window" in named else None,
-        _number(capped.args[0]) if capped else None,
-        any(label == "bias" for label, _ in scores),
-        any(leaf.op == "var" and leaf.value == "q" for node in others for leaf in node.walk()),
+        "causal" if any(_causal(keep) for keep in masks) else "prefix" if prefix else "all",
+        next((size for size in windows if isinstance(size, int | str)), None),
+        next(caps, None),
+        bool(biases),
+        any(leaf == patterns.Q for node in others for leaf in node.walk()),
         # a bias is the layer's own, which has one for the keys that there are
-        all(_moves(node, by_token) for label, node in (*masks, *scores) if label != "bias"),
+        all(_moves(node, by_token) for node in (*masks, *scores) if node not in biases),
     )
-
-
-def _size(window: Node) -> int | str:
-    """The size of a window, `q - k < size`, or the keyword that takes it."""
-    size = window.args[1]
-    return str(size.value) if size.op == "option" else int(_number(size))
-
-
-def _number(node: Node) -> float:
-    assert isinstance(node.value, (int, float))
-    return node.value
 
 
 def _causal(keep: Node) -> bool:
@@ -78,12 +68,11 @@ def _moves(node: Node, by_token: Collection[str]) -> bool:
     parts, sides = node.args, node.args if node.op in COMPARISONS else (node,)
     if all(side.type == "int" for side in sides):
         form = linear(sides[0]) - linear(sides[1]) if node.op in COMPARISONS else linear(node)
-        if form.factor(_Q) != -form.factor(_K):
+        if form.factor(patterns.Q) != -form.factor(patterns.K):
             return False
-        atoms = tuple(atom for atom, _ in form.without(_Q).without(_K).terms)
+        atoms = tuple(atom for atom, _ in form.without(patterns.Q).without(patterns.K).terms)
         parts = node.args if atoms == (node,) else atoms
     return all(_moves(part, by_token) for part in parts)
 
 
-_Q, _K = variable("q"), variable("k")
 _OTHERS = ("b", "h", "kv_h", "q_len", "k_len")

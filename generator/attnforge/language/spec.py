@@ -171,8 +171,7 @@ class _Loader:
         dropped = fields.truth("dropout")
         given = tuple(order.seen(k.meaning) for k in self.keywords.values() if isinstance(k.meaning, Input))
         given = tuple(one.packed for one in given) if packed else given
-        of = {one: one for one in self.used}.get  # an inline term may read an input of a term's name
-        said = layers.of([(of(m.label), m.keep) for m in masks], [(of(s.label), s.score) for s in scores], given)
+        said = layers.of([m.keep for m in masks], [s.score for s in scores], given)
         wide = self._latent(fields, order)
         asking = exports.Candidate(name, self.keywords, given, said, packed, turned, dropped, order, wide)
         wanted = exports.read(fields.get("exports"), asking, self.problems)

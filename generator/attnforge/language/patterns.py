@@ -1,0 +1,56 @@
+"""Terms that libraries and models have names for, known by their formula: the name of a file says nothing of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from ..expressions.inputs import Input
+from ..expressions.linear_forms import variable
+from ..expressions.tree import Node
+
+Q, K, SCORE = variable("q"), variable("k"), Node("var", (), "score")
+DISTANCE = Node("-", (Q, K), None, "int")
+Number = int | float | str  # or the keyword that a call gives it by
+
+
+def joined(mask: Node) -> Iterator[Node]:
+    """The parts of a mask that all have to hold."""
+    if mask.op == "and":
+        yield from (part for arg in mask.args for part in joined(arg))
+    else:
+        yield mask
+
+
+def causal(mask: Node) -> bool:
+    """True of `k <= q`."""
+    return mask in (Node("<=", (K, Q), None, "bool"), Node(">=", (Q, K), None, "bool"))
+
+
+def window(mask: Node) -> Number | None:
+    """How many keys of the past `q - k < size` shows, the query's own included."""
+    return _number(mask.args[1]) if mask.op == "<" and mask.args[0] == DISTANCE else None
+
+
+def prefix(mask: Node, inputs: Collection[Input]) -> bool:
+    """True of `k <= q or k < prefix_len`, a number of each entry of the batch."""
+    given = any(one.name == "prefix_len" and one.kinds == ("batch",) for one in inputs)
+    short = Node("<", (K, Node("input", (), "prefix_len", "int")), None, "bool")
+    return given and mask.op == "or" and causal(mask.args[0]) and mask.args[1] == short
+
+
+def softcap(score: Node) -> Number | None:
+    """The largest score that `cap * tanh(score / cap)` leaves."""
+    cap = score.args[0] if score.args else score
+    return _number(cap) if score == Node("*", (cap, Node("tanh", (Node("/", (SCORE, cap)),)))) else None
+
+
+def bias(score: Node, inputs: Collection[Input]) -> bool:
+    """True of `score + bias`, a number of each pair."""
+    given = any(one.name == "bias" and one.kinds == ("batch", "head", "query", "key") for one in inputs)
+    return given and score == Node("+", (SCORE, Node("input", (), "bias")))
+
+
+def _number(node: Node) -> Number | None:
+    if node.op == "option":
+        return str(node.value)
+    return node.value if node.op == "num" and isinstance(node.value, int | float) else None

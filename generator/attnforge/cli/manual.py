@@ -247,7 +247,7 @@ def _shown(term: Term, users: list[str]) -> Shown:
     formula = f"visible if {lines}" if term.kind == "mask" else f"score = {lines}"
     keywords = []
     for given in term.inputs.values():
-        axes = ", ".join(map(summary.axis, given.axes))
+        axes = ", ".join(map(str, given.axes))
         learned = ", learned" if given.grad else ""
         scanned = ", read as its cumulative sum" if given.scan else ""
         default = f", by default `{spec_text.source(given.default)}`" if given.default is not None else ""

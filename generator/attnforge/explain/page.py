@@ -279,7 +279,10 @@ def _tidy(node: Node) -> Node:
 def _own(axis: Axis) -> Node:
     """The entry that a query or a key reads by itself."""
     place = Node("var", (), IMPLICIT[axis.kind], "int")
-    return place if axis.per == 1 else Node("//", (place, Node("num", (), int(axis.per), "int")), None, "int")
+    if not axis.divided:
+        return place
+    by = Node("num" if isinstance(axis.per, int) else "input", (), axis.per, "int")
+    return Node("%" if axis.rest else "//", (place, by), None, "int")
 
 
 def _coloured(text: str) -> Iterator[str]:

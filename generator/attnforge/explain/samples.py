@@ -243,7 +243,7 @@ class _Taken:
     def _own(axis: Axis) -> Node:
         """The entry that a query or a key reads by itself."""
         place = _var("k") if axis.kind == "key" else _of("-", _var("q"), _SHIFT)
-        return place if axis.per == 1 else _of("//", place, int(axis.per))
+        return _of("//", place, int(axis.per)) if axis.divided else place
 
     @staticmethod
     def _written(axis: Axis, index: Node) -> Node:

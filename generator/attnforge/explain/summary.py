@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 from ..expressions.folding import LARGEST
-from ..expressions.inputs import Axis
 from ..expressions.tree import Node
 from ..language.spec import Spec
 from ..plan import plan, positions, tile_ranges
@@ -79,14 +78,9 @@ def limits(low: float | None, high: float | None) -> str:
 def _keywords(spec: Spec) -> Section:
     lines = []
     for a in plan.build(spec).arguments:
-        axes = f" ({', '.join(map(axis, a.axes))})" if a.axes else ""
+        axes = f" ({', '.join(map(str, a.axes))})" if a.axes else ""
         lines.append((f"{a.name}: {a.dtype} {a.kind}{axes}", meaning(a)))
     return Section("Keywords", tuple(lines))
-
-
-def axis(axis: Axis) -> str:
-    """An axis as a spec declares it."""
-    return str(axis.size) if axis.kind == "size" else axis.kind if axis.per == 1 else f"{axis.kind} // {axis.per}"
 
 
 def tiles(spec: Spec) -> Section:

@@ -255,7 +255,7 @@ class _Leaf:
             if i in given.written:
                 texts.append(self._index(axis, written.pop(0)))
             elif axis in self.stored.kept(given):
-                texts.append(places[axis.kind] + (f" // {axis.per}" if axis.per != 1 else ""))
+                texts.append(axis.place(places[axis.kind]))
         return f"{self._viewed.get(node, given.name)}[{', '.join(texts)}]"
 
     def _index(self, axis: Axis, index: Node) -> str:
@@ -321,8 +321,7 @@ def _prepared(given: Input, spec: Spec, far: bool) -> Iterable[str]:
     sizes = []
     for i, axis in enumerate(given.axes):
         if axis in axes:
-            count = counts.get(axis.kind, "-1") if i not in given.written else "-1"
-            sizes.append(count if axis.per == 1 else f"-(-{count} // {axis.per})")
+            sizes.append(axis.count(counts[axis.kind]) if axis.kind in counts and i not in given.written else "-1")
     # an index does not broadcast an axis of size 1
     if set(sizes) != {"-1"}:
         text += f".expand({', '.join(sizes)})"

@@ -94,7 +94,7 @@ def _by_key(given: Input) -> bool:
 
 def _sizes(axes: Sequence[Axis], counts: dict[str, str]) -> list[str]:
     """Texts of the sizes of axes, by the counts of kinds that have no size of their own."""
-    return [counts.get(axis.kind, str(axis.size)) for axis in axes]
+    return [axis.count(counts.get(axis.kind, "")) for axis in axes]
 
 
 def _projection(given: Input, axes: Sequence[Axis], heads: dict[str, str]) -> Projection:

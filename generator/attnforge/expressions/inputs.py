@@ -17,16 +17,40 @@ Kind = Literal["batch", "head", "kv_head", "query", "key", "token", "size"]
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis of an input; sizes that an option gives stand under its name until the option has its value."""
+    """An axis of an input; sizes that an option gives stand under its name until the option has its value.
+
+    So do numbers of a call that divide an axis of batch entries.
+    """
 
     kind: Kind
     size: int | str = 0  # of a table
-    per: int | str = 1  # positions for each entry of a query or key axis
+    per: int | str = 1  # query or key positions for each entry, or batch entries
+    rest: bool = False  # whether so many batch entries have an entry each, which later ones share
 
-    def filled(self, options: Mapping[str, object]) -> Axis:
-        """The axis with the options' values in place of their names."""
-        size, per = (int(str(options[x])) if isinstance(x, str) else x for x in (self.size, self.per))
-        return Axis(self.kind, size, per)
+    def __str__(self) -> str:
+        """The axis as a spec declares it."""
+        return str(self.size) if self.kind == "size" else self.place(self.kind)
+
+    @property
+    def divided(self) -> bool:
+        """True if several positions, or batch entries, share an entry."""
+        return self.per != 1 or self.rest
+
+    def place(self, position: str) -> str:
+        """Text of which entry a position or batch entry has."""
+        return f"{position} {'%' if self.rest else '//'} {self.per}" if self.divided else position
+
+    def count(self, positions: str) -> str:
+        """Text of how many entries so many positions or batch entries have."""
+        if self.kind == "size":
+            return str(self.size)
+        return str(self.per) if self.rest else f"-(-{positions} // {self.per})" if self.divided else positions
+
+    def filled(self, numbers: Mapping[str, object]) -> Axis:
+        """The axis with values in place of their names, as far as they are known."""
+        named = {x: int(str(numbers[x])) for x in (self.size, self.per) if isinstance(x, str) and x in numbers}
+        size, per = (named.get(x, x) if isinstance(x, str) else x for x in (self.size, self.per))
+        return dataclasses.replace(self, size=size, per=per)
 
 
 @dataclass(frozen=True)
@@ -70,6 +94,11 @@ class Input:
         return tuple(int(axis.size) for axis in self.axes if axis.kind == "size")
 
     @property
+    def numbers(self) -> tuple[str, ...]:
+        """The names of what divides axes: options, or numbers of the call."""
+        return tuple(axis.per for axis in self.axes if isinstance(axis.per, str))
+
+    @property
     def shared(self) -> bool:
         """True if all tokens and batch entries have the same values, as they have of what a model learns as it is."""
         return not self.rows and "batch" not in self.kinds
@@ -97,15 +126,15 @@ class Input:
             return f"only float inputs have a gradient, {self.name} is {self.dtype}"
         if not self.axes:
             return f"{self.name} is a number of the call, without axes: it has no gradient"
-        if any(axis.per != 1 for axis in self.axes):
+        if any(axis.divided and axis.kind in ROW_AXES for axis in self.axes):
             return "an axis with one entry for several positions has no gradient"
         if len(self.rows) > 1 and (self.sizes or not self.pairs):
             return f"an input with the axes {' and '.join(self.kinds)} has no gradient"
         return ""
 
-    def filled(self, options: Mapping[str, object]) -> Input:
-        """The input with sizes in place of the options that give them."""
-        return dataclasses.replace(self, axes=tuple(axis.filled(options) for axis in self.axes))
+    def filled(self, numbers: Mapping[str, object]) -> Input:
+        """The input with values in place of their names in axes."""
+        return dataclasses.replace(self, axes=tuple(axis.filled(numbers) for axis in self.axes))
 
 
 @dataclass(frozen=True)

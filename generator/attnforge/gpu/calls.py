@@ -188,7 +188,8 @@ class _Maker:
             return ast.literal_eval(a.value)
         if a.dtype == "bool":
             return True
-        return suite_inputs.between(a, self.sizes.k_len // 8 if a.dtype == "int" else 0.5)
+        own = suite_inputs.sizing(self.planned.spec).get(a.name)
+        return own or suite_inputs.between(a, self.sizes.k_len // 8 if a.dtype == "int" else 0.5)
 
     def axes(self, a: Argument) -> list[Axis]:
         rows = {axis.kind for axis in a.axes} & {"query", "key", "token"}
@@ -196,10 +197,12 @@ class _Maker:
 
     def count(self, axis: Axis) -> int:
         s, many = self.sizes, self.sizes.batch if self.packed else 1
-        sides = {"query": s.q_len * many, "key": s.k_len * many, "token": s.k_len * many}
-        if axis.kind in sides:
-            return -(-sides[axis.kind] // int(axis.per))
-        return {"batch": s.batch, "head": s.heads, "kv_head": s.kv_heads}.get(axis.kind) or int(axis.size)
+        counts = {"query": s.q_len * many, "key": s.k_len * many, "token": s.k_len * many}
+        counts |= {"batch": s.batch, "head": s.heads, "kv_head": s.kv_heads}
+        own = axis.filled(suite_inputs.sizing(self.planned.spec))
+        if own.kind == "size" or own.rest:
+            return int(own.size or own.per)
+        return -(-counts[own.kind] // int(own.per))
 
     def truths(self, a: Argument, shape: list[int]) -> torch.Tensor:
         """Half of them true; of pairs also those of one place, so that no row is empty."""

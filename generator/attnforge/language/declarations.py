@@ -33,6 +33,7 @@ def read_inputs(
     found: dict[str, Input] = {}
     if value is None:
         return found
+    declared, divided = {entry.key for entry in value.entries()}, list[tuple[str, Value, str]]()
     if not value.mapping:
         problems.add(value.at, f"inputs: expected a mapping, got {value.kind}")
     for entry in value.entries():
@@ -43,9 +44,19 @@ def read_inputs(
         fields = Fields(entry.value, KEYS, problems)
         if not entry.value.mapping:
             continue
-        given = _Reader(entry.key, fields, kind, problems, options or {}).input()
+        reader = _Reader(entry.key, fields, kind, problems, options or {}, declared)
+        given = reader.input()
+        divided += reader.divided
         if given is not None:
             found[entry.key] = given
+    for name, item, number in divided:
+        by = found.get(number)
+        if by is not None and (by.axes or by.dtype != "int" or (by.minimum or 0) < 1):
+            needed = "`axes: []`, `dtype: int` and a `min` of at least 1"
+            problems.add(item.at, f"{item.raw}: {number} gives the size of an axis: it needs {needed}")
+            by = None
+        if by is None:
+            found.pop(name, None)
     return found
 
 
@@ -89,8 +100,18 @@ def _wrong_somewhere(default: Node, given: Input) -> str:
 class _Reader:
     """Reads the declaration of one input."""
 
-    def __init__(self, name: str, fields: Fields, kind: str, problems: Problems, options: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        fields: Fields,
+        kind: str,
+        problems: Problems,
+        options: Mapping[str, str],
+        declared: Collection[str],
+    ) -> None:
         self.name, self.fields, self.kind, self.problems, self.options = name, fields, kind, problems, options
+        self.declared = declared  # the names of all inputs
+        self.divided: list[tuple[str, Value, str]] = []  # its name, its axes that inputs divide, and which ones
         self.wrong = False
 
     def fail(self, key: str, message: str) -> None:
@@ -116,7 +137,7 @@ class _Reader:
             self._gradient(given, axes)
         if scan and (axes is None or "token" not in given.kinds or dtype != "float"):
             self.fail("scan", "only float inputs with a token axis can be scanned")
-        elif scan and set(given.kinds) - {*HEAD_AXES, "token"}:
+        elif scan and (set(given.kinds) - {*HEAD_AXES, "token"} or any(axis.divided for axis in given.axes)):
             self.fail("scan", "a scanned input has no other axes than batch, head or kv_head, and token")
         if "default" in fields and given.kinds == ("head",) and dtype != "bool":
             given = dataclasses.replace(given, default=self._default(given))
@@ -212,20 +233,27 @@ class _Reader:
                 item.at, f"the size of an axis is a whole number, the option {axis} is {self.options[axis]}"
             )
             return None
-        if isinstance(axis, str) and (match := re.fullmatch(r"(query|key) *// *(\w+)", axis)):
-            return self._block(item, match[1], match[2])
+        if isinstance(axis, str) and (match := re.fullmatch(r"(batch|query|key) *(//|%) *(\w+)", axis)):
+            return self._divided(item, match[1], match[2], match[3])
         known = (*AXES, *self.options)
         self.problems.add(item.at, f"unknown axis {item.raw or item.kind!r}{suggestions.axis(str(axis), known)}")
         return None
 
-    def _block(self, item: Value, kind: str, per: str) -> Axis | None:
+    def _divided(self, item: Value, kind: str, sign: str, per: str) -> Axis | None:
+        got = per if len(per) <= 40 else f"{per[:40]}..."
+        if sign == "%" and kind != "batch":
+            index = f"table[{kind[0]} % {got}]"
+            self.problems.add(item.at, f"{kind} % {got}: only batch has a remainder: read a table by hand, {index}")
+            return None
         if self.options.get(per) == "int":
-            return Axis(kind, 0, per)  # type: ignore[arg-type]
+            return Axis(kind, 0, per, sign == "%")  # type: ignore[arg-type]
         # str.isdigit takes digits that int refuses, and int refuses thousands of them
         if re.fullmatch("[0-9]{1,9}", per) and 1 <= int(per) <= LARGEST_TABLE:
-            return Axis(kind, 0, int(per))  # type: ignore[arg-type]
-        got = per if len(per) <= 40 else f"{per[:40]}..."
-        self.problems.add(
-            item.at, f"{kind} // {got}: expected a whole number of positions from 1 to {LARGEST_TABLE}, got {got}"
-        )
+            return Axis(kind, 0, int(per), sign == "%")  # type: ignore[arg-type]
+        if kind == "batch" and per in self.declared and per not in self.options:
+            self.divided.append((self.name, item, per))
+            return Axis(kind, 0, per, sign == "%")
+        counted = "batch entries, or an input that is one," if kind == "batch" else "positions"
+        wanted = f"expected a whole number of {counted} from 1 to {LARGEST_TABLE}"
+        self.problems.add(item.at, f"{kind} {sign} {got}: {wanted}, got {got}")
         return None

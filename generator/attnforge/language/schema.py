@@ -16,7 +16,7 @@ from . import let, names
 from .spec import MOST_TERMS
 
 Axis = Literal["batch", "head", "kv_head", "query", "key", "token"]
-Blocks = Annotated[str, Field(pattern=r"^(query|key) *// *[1-9][0-9]*$")]
+Divided = Annotated[str, Field(pattern=r"^(query|key) *// *[1-9][0-9]*$|^batch *(//|%) *([1-9][0-9]*|[A-Za-z]\w*)$")]
 Size = Annotated[int, Field(ge=1, le=LARGEST_TABLE)]
 Word = Annotated[str, Field(pattern=f"^{names.IDENTIFIER.pattern}$", max_length=60)]
 Line = Annotated[str, Field(max_length=300)]
@@ -37,6 +37,8 @@ AXES = (
         ("query", "key"), "one entry for each row of that side", "by itself; standing twice, by hand: `tree_mask[q, k]`"
     ),
     AxisMeaning(("query // 64", "key // 64"), "one entry for 64 positions of that side", "by itself"),
+    AxisMeaning(("batch // 8", "batch // rows"), "one entry for so many batch entries in a row", "by itself"),
+    AxisMeaning(("batch % 8", "batch % windows"), "one entry for each of the first so many batch entries, which later ones share in turn", "by itself"),
     AxisMeaning(
         ("token",),
         "one entry for each key; no more queries than keys",
@@ -57,7 +59,7 @@ class _Model(BaseModel):
 class InputModel(_Model):
     """A tensor (or, without axes, a number) that expressions read and `attention` takes as a keyword."""
 
-    axes: list[Axis | Size | Blocks] = Field(
+    axes: list[Axis | Size | Divided] = Field(
         max_length=6,
         description="What the tensor is indexed by, in any order; `[]`: a number of the call.",
     )
@@ -207,7 +209,7 @@ class OptionModel(_Model):
 class TermInputModel(InputModel):
     """An input of a term, whose sizes may be given by options."""
 
-    axes: list[Axis | Size | Annotated[str, Field(pattern=r"^((query|key) *// *)?\w+$")]] = Field(
+    axes: list[Axis | Size | Annotated[str, Field(pattern=r"^((query|key) *// *|batch *(//|%) *)?\w+$")]] = Field(
         max_length=6,
         description="As in a spec; an option of whole numbers may give the size of a table or of blocks.",
     )

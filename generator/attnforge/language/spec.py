@@ -241,8 +241,9 @@ class _Loader:
     def _cut(self, at: Location) -> None:
         """Tells the inputs that packed sequences cannot cut."""
         for given in (found.meaning for found in self.keywords.values()):
-            if isinstance(given, Input) and (len(given.rows) > 1 or any(axis.per != 1 for axis in given.axes)):
-                what = "with one entry for several positions" if len(given.rows) == 1 else "for pairs of positions"
+            if isinstance(given, Input) and (len(given.rows) > 1 or any(axis.divided for axis in given.axes)):
+                of = "batch entries" if any(a.divided and a.kind == "batch" for a in given.axes) else "positions"
+                what = "for pairs of positions" if len(given.rows) > 1 else f"with one entry for several {of}"
                 self.problems.add(at, f"{given.name} is an input {what}: it needs the dense layout")
 
     def _latent(self, fields: Fields, order: Algorithm) -> bool:
@@ -322,8 +323,9 @@ class _Loader:
         if options is None or (node := term.parse(options, self.problems)) is None:
             return None
         self.used[word] = term
-        for given in term.filled(options).values():
-            self._take(given.name, given, term.name, value.at)
+        inputs = term.filled(options)
+        for given in inputs.values():
+            self._take_input(given, inputs, term.name, value.at)
         if kind == "score":
             self.written[kind].append((node, term.expression))
         return word, node
@@ -344,10 +346,15 @@ class _Loader:
         for found in node.walk():
             if found.op == "input":
                 given = self.own[str(found.value)]
-                self.read.add(given.name)
-                self._take(given.name, given, "", value.at)
+                self.read |= {given.name, *given.numbers}
+                self._take_input(given, self.own, "", value.at)
         self.written[kind].append((node, inner))
         return let.label(named, inner), node
+
+    def _take_input(self, given: Input, among: Mapping[str, Input], term: str, at: Location) -> None:
+        """Notes an input, after the numbers that tell its sizes: what a call gives is checked in that order."""
+        for one in (*(among[name] for name in given.numbers), given):
+            self._take(one.name, one, term, at)
 
     def _take(self, keyword: str, meaning: Input | RuntimeOption, term: str, at: Location) -> None:
         """Notes a keyword of `attention`, if it means nothing else yet."""

@@ -7,7 +7,7 @@ import json
 import keyword
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -189,19 +189,19 @@ def _declared(
     known = known and len(list(problems)) == before
     refused = {entry.key for entry in declared.entries()} - inputs.keys() if declared else set()
     if not known:
-        refused |= options.keys() | {name for name, given in inputs.items() if _given_by({name: given})}
+        refused |= options.keys() | {name for name, given in inputs.items() if _given_by([given], options)}
     return options, {name: given for name, given in inputs.items() if name not in refused}, frozenset(refused), known
 
 
-def _given_by(inputs: Mapping[str, Input]) -> set[str]:
+def _given_by(inputs: Iterable[Input], options: Collection[str]) -> set[str]:
     """The options that give sizes of axes."""
-    found = {x for given in inputs.values() for axis in given.axes for x in (axis.size, axis.per)}
-    return {x for x in found if isinstance(x, str)}
+    found = {x for given in inputs for axis in given.axes for x in (axis.size, axis.per)}
+    return {x for x in found if isinstance(x, str) and x in options}
 
 
 def _sizing(options: Mapping[str, Option], inputs: Mapping[str, Input], fields: Fields, problems: Problems) -> None:
     """Tells the options that give sizes of axes without being fit to."""
-    for name in sorted(_given_by(inputs)):
+    for name in sorted(_given_by(inputs.values(), options)):
         option = options[name]
         at = next(entry.at for entry in fields.found["options"].value.entries() if entry.key == name)
         if option.runtime is not None:
@@ -213,7 +213,7 @@ def _sizing(options: Mapping[str, Option], inputs: Mapping[str, Input], fields: 
 
 def _unread(term: Term, fields: Fields, problems: Problems) -> None:
     """Tells the options and inputs that the term's expression does not read."""
-    sizing = _given_by(term.inputs)
+    sizing = _given_by(term.inputs.values(), term.options)
     stand_ins: dict[str, int | float | bool | Runtime] = {
         name: False if option.type == "bool" else Runtime(name, option.type) for name, option in term.options.items()
     }
@@ -225,6 +225,7 @@ def _unread(term: Term, fields: Fields, problems: Problems) -> None:
         return
     words = {*re.findall(r"\w+", let.label(term.let, term.expression)), *sizing}
     read = {str(n.value) for n in node.walk() if n.op == "input"}
+    read |= {number for name in read for number in term.inputs[name].numbers}
     for key, what, unread in (
         ("options", "option", term.options.keys() - words),
         ("inputs", "input", term.inputs.keys() - read),

@@ -30,7 +30,7 @@ class Access:
             return "value"
         if sorted(kinds) == ["key", "query"]:
             return "pair"
-        return "row" if len(kinds) == 1 and self.tie and self.row_axis.per == 1 else "entry"
+        return "row" if len(kinds) == 1 and self.tie and not self.row_axis.divided else "entry"
 
     @property
     def tie(self) -> Side | None:

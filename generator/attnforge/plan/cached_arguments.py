@@ -49,10 +49,7 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> tuple[CachedArgument, ..
 
 def _argument(a: Argument, given: Input) -> CachedArgument:
     counts = _COUNTS | (_PAGED if PAGED.holds(given) else {})
-    sizes = []
-    for axis in given.axes:
-        count = str(axis.size) if axis.kind == "size" else counts[axis.kind]
-        sizes.append(count if axis.per == 1 else f"-(-{count} // {axis.per})")
+    sizes = [axis.count(counts.get(axis.kind, "")) for axis in given.axes]
     longer = () if PAGED.holds(given) else tuple(i for i, kind in enumerate(given.kinds) if kind in given.rows)
     packed, batch = "", None
     if PAGED.follows(given):

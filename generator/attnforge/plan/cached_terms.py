@@ -106,7 +106,7 @@ class CachedTerms(KernelTerms):
             index = written.pop(0) if i in given.written else None
             if axis.kind in ("batch", "head", "kv_head"):
                 place = {"batch": "b", "head": f"h{_ROWS}", "kv_head": "kv_h"}[axis.kind]
-                offsets.append(f"tl.cast({place}, tl.int64) * {stride}")
+                offsets.append(f"tl.cast({axis.place(place)}, tl.int64) * {stride}")
                 continue
             own = _own(axis, index)
             keys |= own == "k"
@@ -144,10 +144,10 @@ class CachedTerms(KernelTerms):
         """Text of the place along an axis of tokens or of a table, within it."""
         own = _own(axis, index)
         if own == "k":
-            return f"k_pos{_KEYS}" if axis.per == 1 else f"(k_pos // {axis.per}){_KEYS}"
+            return f"({axis.place('k_pos')}){_KEYS}" if axis.divided else f"k_pos{_KEYS}"
         if index is None:
             row = "own_row" if PAGED.follows(access.input) else "row"
-            return f"{row}{_ROWS}" if axis.per == 1 else f"({row} // {axis.per}){_ROWS}"
+            return f"({axis.place(row)}){_ROWS}" if axis.divided else f"{row}{_ROWS}"
         if own == "q":
             # a sequence that is shorter than its new tokens has rows before its first position
             return f"tl.maximum(q_pos, 0){_ROWS}"

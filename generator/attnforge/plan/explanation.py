@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from ..expressions.inputs import Axis, Input
+from ..expressions.inputs import Input
 from . import glossary, running_sums
 from .formula import Section, derivatives, formula
 from .glossary import WIDTH, Row, listed, read, wrapped
@@ -273,15 +273,11 @@ def _packing(plan: Plan) -> list[str]:
 
 
 def _input(plan: Plan, given: Input) -> str:
-    axes = ", ".join(map(_axis, plan.storage.kept(given)))
+    axes = ", ".join(map(str, plan.storage.kept(given)))
     if not given.scan:
         return f"[{axes}], {given.dtype}"
     parts = "sum, rest, the first position of the token's document and the one behind its last, as bits of int32"
     return f"[{axes}], {given.dtype}; kernels read its sums, 4 parts one behind the other: {parts}"
-
-
-def _axis(axis: Axis) -> str:
-    return str(axis.size) if axis.kind == "size" else axis.kind if axis.per == 1 else f"{axis.kind} // {axis.per}"
 
 
 def _tiles(plan: Plan) -> Iterator[Row]:

@@ -231,8 +231,8 @@ class KernelInputs:
         heads, rows = [], []
         for name, axis in self.strides(given).items():
             if axis.kind in index:
-                heads.append(f"tl.cast({index[axis.kind]}, tl.int64) * {name}")
-            elif axis.kind in ROW_AXES and axis.per == 1:
+                heads.append(f"tl.cast({axis.place(index[axis.kind])}, tl.int64) * {name}")
+            elif axis.kind in ROW_AXES and not axis.divided:
                 side: Side = "q" if axis.kind == "query" else "k"
                 rows.append(storage.of(self.spec).ahead(side, name, own=given.scan is not None))
         return " + ".join(filter(None, (*heads, *rows)))
@@ -272,11 +272,8 @@ class KernelInputs:
     def _pair(self, access: Access) -> list[Statement]:
         given, sides = access.input, []
         for kind, place in (("query", "row"), ("key", "k_pos")):
-            per = next(axis.per for axis in given.axes if axis.kind == kind)
-            count = "q_len" if kind == "query" else "k_len"
-            if per != 1:
-                place, count = f"{place} // {per}", f"tl.cdiv({count}, {per})"
-            sides.append(f"{place}, {given.name}_stride_{kind}, {count}")
+            axis = next(axis for axis in given.axes if axis.kind == kind)
+            sides.append(f"{axis.place(place)}, {given.name}_stride_{kind}, {_count(axis)}")
         down, across = sides if self.down == "q" else sides[::-1]
         value = f"load_pairs({self.base(given)}, {down}, {across}){CASTS[given.dtype]}"
         return [Statement(access.name, value, shape=self._shape({"q", "k"}))]
@@ -287,11 +284,9 @@ class KernelInputs:
         strides = {axis_name: axis for axis_name, axis in self.strides(given).items() if axis.kind not in HEAD_AXES}
         counts = []
         for (stride, axis), index in zip(strides.items(), self._indices(access), strict=True):
-            count = str(axis.size) if axis.kind == "size" else "q_len" if axis.kind == "query" else "k_len"
-            counts += [count] if axis.kind != "size" else []
+            counts += [_rows(axis)] if axis.kind != "size" else []
             place = self.place_name(access, stride)
-            end = count if axis.per == 1 else f"tl.cdiv({count}, {axis.per})"
-            places.append(Statement(place, f"within({index}, {end})"))
+            places.append(Statement(place, f"within({index}, {_count(axis)})"))
             text += f" + {place}.to(tl.int64) * {stride}"
         # an empty sequence has no entry to move to
         there = f", mask={counts[0]} > 0, other=0" if counts else ""
@@ -314,7 +309,8 @@ class KernelInputs:
                 continue
             if i not in access.input.written:
                 place = "row" if axis.kind == "query" else "k_pos"
-                yield (place if axis.per == 1 else f"({place} // {axis.per})") + self.way(SIDE_OF[axis.kind])
+                own = axis.place(place)
+                yield (f"({own})" if axis.divided else own) + self.way(SIDE_OF[axis.kind])
                 continue
             node = written.pop(0)
             if axis.kind == "query":
@@ -386,6 +382,18 @@ class KernelInputs:
         places = ("b", "h", "kv_h", "row", "k_start", "q_pos", "k_pos", "q_len", "k_len", positions.BEGIN, "drawn")
         candidates = (*places, *outer, *self.arguments, *more)
         return tuple(name for name in dict.fromkeys(candidates) if name in read)
+
+
+def _rows(axis: Axis) -> str:
+    """Text of how many rows there are along an axis of rows."""
+    return "q_len" if axis.kind == "query" else "k_len"
+
+
+def _count(axis: Axis) -> str:
+    """Text of how many entries an axis of rows or of a table has."""
+    if axis.kind == "size":
+        return str(axis.size)
+    return f"tl.cdiv({_rows(axis)}, {axis.per})" if axis.divided else _rows(axis)
 
 
 def _rest(given: Input) -> Input:

@@ -18,7 +18,7 @@ def reduced(given: Input, spec: Spec) -> str:
         dims = ["head", given.rows[0]] if spec.packed else ["batch", "head", given.rows[0]]
     else:
         dims = ["batch", "head", "tiles"]
-    text = "total"
+    text = "total" if given.pairs else _shared_total(given, len(dims) + bool(given.sizes))
     if given.sizes:
         sizes = ", ".join(map(str, given.sizes))
         text += f".unflatten(-1, ({sizes}))" if len(given.sizes) > 1 else ""
@@ -36,6 +36,18 @@ def reduced(given: Input, spec: Spec) -> str:
     if left != wanted:
         text += f".permute({', '.join(str(left.index(axis)) for axis in wanted)}).contiguous()"
     return text + f".sum_to_size({given.name}.shape).to({given.name}.dtype)"
+
+
+def _shared_total(given: Input, rank: int) -> str:
+    """Torch text from `total`, with so many axes, to sums over the batch entries that share an entry of an input."""
+    found = [(i, axis) for i, axis in enumerate(given.axes) if axis.kind == "batch" and axis.divided]
+    if not found:
+        return "total"
+    ((i, axis),) = found
+    # an axis of size 1 stands for any size
+    size = f"{given.name}.shape[{i}]" if axis.rest else f"max(min({axis.per}, total.shape[0]), 1)"
+    padding = "0, 0, " * (rank - 1) + f"0, -total.shape[0] % {size}"
+    return f"torch.nn.functional.pad(total, ({padding})).unflatten(0, (-1, {size})).sum({0 if axis.rest else 1})"
 
 
 def scan_view(given: Input, spec: Spec) -> tuple[str, str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 
+from ..expressions.inputs import Input
 from ..expressions.tree import Node
 from ..language.spec import Spec
 
@@ -20,7 +21,7 @@ def in_code(spec: Spec) -> Spec:
         spec,
         masks=tuple(dataclasses.replace(term, keep=_renamed(term.keep, own)) for term in spec.masks),
         scores=tuple(dataclasses.replace(term, score=_renamed(term.score, own)) for term in spec.scores),
-        inputs=tuple(dataclasses.replace(given, name=own[given.name], keyword=given.name) for given in spec.inputs),
+        inputs=tuple(dataclasses.replace(_renamed_axes(x, own), name=own[x.name], keyword=x.name) for x in spec.inputs),
         options=tuple(dataclasses.replace(option, keyword=own[option.keyword]) for option in spec.options),
     )
 
@@ -35,6 +36,11 @@ def prefixed(names: Iterable[str]) -> dict[str, str]:
     names = list(names)
     shorter = {name: sum(name.startswith(f"{other}_") for other in names) for name in names}
     return {name: f"in{count + 1 if count else ''}_{name}" for name, count in shorter.items()}
+
+
+def _renamed_axes(given: Input, own: Mapping[str, str]) -> Input:
+    axes = (dataclasses.replace(axis, per=own.get(str(axis.per), axis.per)) for axis in given.axes)
+    return dataclasses.replace(given, axes=tuple(axes))
 
 
 def _renamed(node: Node, own: Mapping[str, str]) -> Node:

@@ -109,7 +109,7 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
     read = [n for term in own.scores for n in term.score.walk() if n.op == "input"]
     far = whole_numbers.stretched(own.nodes, leaf.limits)
     stored = storage.of(spec)
-    shapes = {i.name: _shape(i, stored) for i in spec.inputs if i.axes}
+    shapes = {i.keyword: _shape(i, stored) for i in own.inputs if i.axes}
     counts = {i.name: len(stored.kept(i)) for i in spec.inputs if i.axes}
     broad = {i.name: storage.broad_axes(i, spec) for i in spec.inputs if i.axes}
     if spec.rope:
@@ -117,7 +117,9 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
         counts["positions"], broad["positions"] = (1, ()) if spec.packed else (2, (0, 1))
     if spec.sink:
         shapes["sinks"], counts["sinks"], broad["sinks"] = "(Hq,)", 1, (0,)
-    samples = {a.name: suite_inputs.sample(a, shapes.get(a.name, ""), spec) for a in arguments}
+    told = shapes | {i.name: _shape(i, stored) for i in spec.inputs if i.axes}
+    drawn = shapes | {i.name: _shape(suite_inputs.sized(i, spec), stored) for i in spec.inputs if i.axes}
+    samples = {a.name: suite_inputs.sample(a, drawn.get(a.name, ""), spec) for a in arguments}
     full_axes = {name: text for name, axes in broad.items() if (text := _full_axes(counts[name], axes))}
     return Oracle(
         spec,
@@ -139,7 +141,7 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> Oracle:
         optional=tuple(a.name for a in arguments if a.absent),
         token_axes=tuple(i.name for i in spec.inputs if "token" in i.kinds),
         sizes=_sizes(spec, shapes),
-        docs={a.name: described(a, shapes.get(a.name, "")) for a in arguments},
+        docs={a.name: described(a, told.get(a.name, "")) for a in arguments},
         refused=_refused(spec, arguments),
         description=quoted(spec.description),
         citation=quoted(spec.citation).rstrip("."),
@@ -227,11 +229,12 @@ class _Leaf:
     def _read(self, given: Input, node: Node) -> str:
         kinds = given.kinds
         # axes that stand in a score's own order broadcast by themselves
-        if kinds == tuple(kind for kind in SCORE_AXES if kind in kinds) and all(axis.per == 1 for axis in given.axes):
+        if kinds == tuple(kind for kind in SCORE_AXES if kind in kinds) and not any(axis.divided for axis in given.axes):
             return f"{given.name}[{_view(kinds)}]"
         position = node.args[0] if len(node.args) == 1 else None
         plain = position is not None and position.op == "var" and position.value in ("q", "k")
-        if "token" in kinds and plain and set(kinds) <= {"batch", "head", "token"}:
+        whole = not any(axis.divided for axis in given.axes)
+        if "token" in kinds and plain and whole and set(kinds) <= {"batch", "head", "token"}:
             return _row(given, str(node.args[0].value))
         self.gathered.add(given.name)
         written = list(node.args)
@@ -242,10 +245,8 @@ class _Leaf:
         if written is None:
             if axis.kind in ("query", "key"):
                 place = "k_pos" if axis.kind == "key" else "q_pos - q_begin"
-                if axis.per == 1:
-                    return place
-                return f"{place} // {axis.per}" if axis.kind == "key" else f"({place}) // {axis.per}"
-            return IMPLICIT[axis.kind]
+                return axis.place(f"({place})" if axis.divided and axis.kind == "query" else place)
+            return axis.place(IMPLICIT[axis.kind])
         node = written.pop(0)
         if axis.kind == "query":
             node = Node("-", (node, FIRST), None, "int")
@@ -298,14 +299,7 @@ def _prepare(given: Input, gathered: Container[str], far: Container[str]) -> str
     # an index does not broadcast an axis of size 1
     if given.name in gathered and any(kind in IMPLICIT for kind in given.kinds):
         counts = {"batch": "batch", "head": "heads", "kv_head": "kv_heads", "query": "q_len", "key": "k_len"}
-        sizes = [
-            "-1"
-            if i in given.written
-            else counts[axis.kind]
-            if axis.per == 1
-            else f"-(-{counts[axis.kind]} // {axis.per})"
-            for i, axis in enumerate(given.axes)
-        ]
+        sizes = ["-1" if i in given.written else axis.count(counts[axis.kind]) for i, axis in enumerate(given.axes)]
         text += f".expand({', '.join(sizes)})"
     return text if text != given.name else ""
 
@@ -328,12 +322,18 @@ def _part(given: Input) -> str:
     """The part of an input that belongs to the rows of one batch entry: blocks are counted from its first row."""
     rows = {"batch": "entry", "query": "queries", "key": "keys", "token": "keys"}
     found = {i: axis for i, axis in enumerate(given.axes) if axis.kind in rows}
-    blocks = "(0, -(-({0}[1] - {0}[0]) // {1}))"
-    places = ", ".join(
-        f"{i}: {rows[axis.kind] if axis.per == 1 else blocks.format(rows[axis.kind], axis.per)}"
-        for i, axis in found.items()
-    )
+    places = ", ".join(f"{i}: {_cut(axis, rows[axis.kind])}" for i, axis in found.items())
     return f"_part({given.name}, {len(given.axes)}, {{{places}}})" if places else given.name
+
+
+def _cut(axis: Axis, rows: str) -> str:
+    """Text of the entries, as a range, that a range of rows or a batch entry has."""
+    if not axis.divided:
+        return rows
+    if axis.kind == "batch":
+        own = axis.place(f"{rows}[0]")
+        return f"({own}, {own} + 1)"
+    return f"(0, {axis.count(f'({rows}[1] - {rows}[0])')})"
 
 
 def _full_axes(count: int, broad: tuple[int, ...]) -> str:
@@ -346,12 +346,5 @@ def _shape(given: Input, stored: Storage) -> str:
     counts = {"batch": "B", "head": "Hq", "kv_head": "Hkv", "query": "Tq", "key": "Tk", "token": "Tk"}
     if stored.cut:
         counts |= {"batch": "S", "query": "Nq", "key": "Nk", "token": "Nk"}
-    texts = [
-        str(axis.size)
-        if axis.kind == "size"
-        else counts[axis.kind]
-        if axis.per == 1
-        else f"-(-{counts[axis.kind]} // {axis.per})"
-        for axis in stored.kept(given)
-    ]
+    texts = [axis.count(counts.get(axis.kind, "")) for axis in stored.kept(given)]
     return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"

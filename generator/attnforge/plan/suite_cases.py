@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from ..expressions.evaluation import Function, compiled
-from ..expressions.inputs import Axis, Input
+from ..expressions.inputs import ROW_AXES, Axis, Input
 from ..expressions.tree import Node
 from ..language.spec import Spec
 from . import suite_inputs, tile_ranges
@@ -85,7 +85,7 @@ def _numbers(spec: Spec) -> set[int]:
     """The whole numbers that positions may be held against: not those that are an index by themselves."""
     sides = (arg for term in spec.nodes for n in term.walk() if n.op != "input" for arg in n.args)
     found = {side.value for side in sides if side.op == "num" and type(side.value) is int}
-    found |= {int(axis.per) for given in spec.inputs for axis in given.axes}
+    found |= {int(axis.per) for given in spec.inputs for axis in given.axes if axis.kind in ROW_AXES}
     return {n for n in found if isinstance(n, int) and n > 0}
 
 
@@ -120,7 +120,7 @@ def _changed(spec: Spec) -> Iterator[Spec]:
             yield dataclasses.replace(spec, scores=scores)
     for i, given in enumerate(spec.inputs):
         for j, axis in enumerate(given.axes):
-            if axis.per != 1:
+            if axis.divided and axis.kind in ROW_AXES:
                 axes = (*given.axes[:j], dataclasses.replace(axis, per=int(axis.per) + 1), *given.axes[j + 1 :])
                 inputs = (*spec.inputs[:i], dataclasses.replace(given, axes=axes), *spec.inputs[i + 1 :])
                 yield dataclasses.replace(spec, inputs=inputs)

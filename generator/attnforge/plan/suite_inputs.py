@@ -38,11 +38,22 @@ def sample(argument: Argument, shape: str, spec: Spec) -> str:
     if argument.dtype == "bool":
         return "True" if argument.kind == "scalar" else f"make.bools({shape})"
     if argument.kind == "scalar":
-        return str(between(argument, 17 if argument.dtype == "int" else 0.25))
+        return str(sizing(spec).get(argument.name) or between(argument, 17 if argument.dtype == "int" else 0.25))
     by_row = any(axis.kind in ROW_AXES for axis in argument.axes)
     if argument.dtype == "int":
         return _integers(argument, shape, few=by_row and argument.name not in tile_ranges.compared(spec))
     return _floats(argument, shape, by_row)
+
+
+def sizing(spec: Spec) -> dict[str, int]:
+    """What a few batch entries are divided by, of the numbers of a call that tell sizes of axes."""
+    named = {name for given in spec.inputs for name in given.numbers}
+    return {given.name: int(between(given, 2)) for given in spec.inputs if given.name in named}
+
+
+def sized(given: Input, spec: Spec) -> Input:
+    """The input with these numbers in place of their names."""
+    return given.filled(sizing(spec))
 
 
 def sizes(samples: Iterable[str], spec: Spec) -> dict[str, str]:

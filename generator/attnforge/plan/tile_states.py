@@ -62,7 +62,7 @@ class TileStates:
         """The accesses with one entry for several positions of both sides: few enough to be looked at by themselves."""
         pairs = (access for access in self._accesses if access.form == "pair" and access.input.dtype != "float")
         rows = {access: [axis for axis in access.input.axes if axis.kind in SIDE_OF] for access in pairs}
-        return tuple(access for access, axes in rows.items() if all(axis.per != 1 for axis in axes))
+        return tuple(access for access, axes in rows.items() if all(axis.divided for axis in axes))
 
     @property
     def tellers(self) -> tuple[Access, ...]:

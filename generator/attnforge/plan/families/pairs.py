@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...expressions.inputs import Input
 from .. import latent, programs, softmax, visibility
 from ..access import Access
 from ..kernel_terms import KernelTerms
@@ -65,6 +66,7 @@ def kernel(p: SharedParameters, access: Access) -> Pair:
         shifted = "(k_start + BLOCK_N > first * BLOCK_N) & (k_start < last * BLOCK_N)"
         visits = Statement("visits", f"{aligned} if entries_ptr is None else {shifted}")
         body = (*visited, visits, Branch("visits", body))
+    shared, own_b = _sharing(given)
     numbers, loads = numbers_first(terms, terms.loads("program"))
     inner = (*a.key_head, *loads, *body)
     rows = (a.begin, *programs.rows("q"), *programs.rows("k"))
@@ -72,7 +74,7 @@ def kernel(p: SharedParameters, access: Access) -> Pair:
     met = " & ".join(f"({start} < {count}) & ({start} + {block} > 0)" for start, count, block in sides)
     within = "((row >= 0) & (row < q_len))[:, None] & ((k_pos >= 0) & (k_pos < k_len))[None, :]"
     each: tuple[Block, ...] = (
-        Statement("b, h", "own_b * batches + i // heads, own_h * heads + i % heads"),
+        Statement("b, h", f"{own_b}, own_h * heads + i % heads"),
         *programs.sequence(a, "q", []),
         Comment("rows of the tile as the batch entry counts its own"),
         Statement("q_start, k_start", "own_q_start - q_offset, own_k_start - k_offset"),
@@ -99,7 +101,7 @@ def kernel(p: SharedParameters, access: Access) -> Pair:
         "portable/backward_pairs.jinja",
         f"({batch} * {heads}, {p.tiles('q')}, {p.tiles('k')})",
         blocks={
-            "opened": needed((*numbers, *a.scaled), reads(inner)),
+            "opened": (*shared, *needed((*numbers, *a.scaled), reads(inner))),
             "start": programs.zeros(terms, scores),
             "visit": (Loop("i", "0", "batches * heads", each),),
             "store": serving(terms.readers(access), (Statement("", f"tl.store({place}, {total.name}, mask=inside)"),)),
@@ -107,3 +109,18 @@ def kernel(p: SharedParameters, access: Access) -> Pair:
         texts={"input": given.keyword},
     )
     return Pair(access, terms, kernel, batch, heads)
+
+
+def _sharing(given: Input) -> tuple[tuple[Statement, ...], str]:
+    """The statements that tell how many batch entries and heads share a program's, and text of the i-th such entry."""
+    axis = next((axis for axis in given.axes if axis.kind == "batch" and axis.divided), None)
+    if axis is None:
+        shared = Statement("batches, heads", "all_batches // own_batches, Hq // own_heads")
+        return (shared,), "own_b * batches + i // heads"
+    heads = Statement("heads", "Hq // own_heads")
+    if axis.rest:
+        batches = Statement("batches", "tl.cdiv(all_batches - own_b, own_batches)")
+        return (batches, heads), "own_b + i // heads * own_batches"
+    per = Statement("share", f"tl.where(own_batches > 1, {axis.per}, all_batches)")
+    batches = Statement("batches", "tl.minimum(share, all_batches - own_b * share)")
+    return (per, batches, heads), "own_b * share + i // heads"

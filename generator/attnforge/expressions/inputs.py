@@ -95,8 +95,12 @@ class Input:
 
     @property
     def numbers(self) -> tuple[str, ...]:
-        """The names of what divides axes: options, or numbers of the call."""
+        """The names of the numbers of the call that divide axes, or of options that have no value yet."""
         return tuple(axis.per for axis in self.axes if isinstance(axis.per, str))
+
+    def behind_numbers(self, inputs: Mapping[str, Input]) -> tuple[Input, ...]:
+        """The numbers of the call that tell sizes of its axes, and the input: they are checked in that order."""
+        return *(inputs[name] for name in self.numbers), self
 
     @property
     def shared(self) -> bool:

@@ -49,13 +49,12 @@ def read_inputs(
         divided += reader.divided
         if given is not None:
             found[entry.key] = given
-    for name, item, number in divided:
-        by = found.get(number)
-        if by is not None and (by.axes or by.dtype != "int" or (by.minimum or 0) < 1):
-            needed = "`axes: []`, `dtype: int` and a `min` of at least 1"
-            problems.add(item.at, f"{item.raw}: {number} gives the size of an axis: it needs {needed}")
-            by = None
-        if by is None:
+    for name, item, by in divided:
+        if by in found and (found[by].axes or found[by].dtype != "int" or (found[by].minimum or 0) < 1):
+            needed = "axes: [], dtype: int, and a min of at least 1"
+            problems.add(item.at, f"{item.raw}: {by} gives the size of an axis: it needs {needed}")
+            found.pop(name, None)
+        elif by not in found:  # what is wrong with it is told already
             found.pop(name, None)
     return found
 
@@ -252,7 +251,7 @@ class _Reader:
             return Axis(kind, 0, int(per), sign == "%")  # type: ignore[arg-type]
         if kind == "batch" and per in self.declared and per not in self.options:
             self.divided.append((self.name, item, per))
-            return Axis(kind, 0, per, sign == "%")
+            return Axis("batch", 0, per, sign == "%")
         counted = "batch entries, or an input that is one," if kind == "batch" else "positions"
         wanted = f"expected a whole number of {counted} from 1 to {LARGEST_TABLE}"
         self.problems.add(item.at, f"{kind} {sign} {got}: {wanted}, got {got}")

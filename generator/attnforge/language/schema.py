@@ -37,8 +37,10 @@ AXES = (
         ("query", "key"), "one entry for each row of that side", "by itself; standing twice, by hand: `tree_mask[q, k]`"
     ),
     AxisMeaning(("query // 64", "key // 64"), "one entry for 64 positions of that side", "by itself"),
-    AxisMeaning(("batch // 8", "batch // rows"), "one entry for so many batch entries in a row", "by itself"),
-    AxisMeaning(("batch % 8", "batch % windows"), "one entry for each of the first so many batch entries, which later ones share in turn", "by itself"),
+    AxisMeaning(
+        ("batch // 8", "batch // rows"), "one entry for so many batch entries, one behind the other", "by itself"
+    ),
+    AxisMeaning(("batch % 8", "batch % windows"), "so many entries, which batch entries have in turn", "by itself"),
     AxisMeaning(
         ("token",),
         "one entry for each key; no more queries than keys",

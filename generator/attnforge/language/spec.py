@@ -240,10 +240,10 @@ class _Loader:
 
     def _cut(self, at: Location) -> None:
         """Tells the inputs that packed sequences cannot cut."""
-        for given in (found.meaning for found in self.keywords.values()):
-            if isinstance(given, Input) and (len(given.rows) > 1 or any(axis.divided for axis in given.axes)):
-                of = "batch entries" if any(a.divided and a.kind == "batch" for a in given.axes) else "positions"
-                what = "for pairs of positions" if len(given.rows) > 1 else f"with one entry for several {of}"
+        for given in (k.meaning for k in self.keywords.values() if isinstance(k.meaning, Input)):
+            shared = [str(axis) for axis in given.axes if axis.divided]
+            if len(given.rows) > 1 or shared:
+                what = "for pairs of positions" if len(given.rows) > 1 else f"with the axis {shared[0]}"
                 self.problems.add(at, f"{given.name} is an input {what}: it needs the dense layout")
 
     def _latent(self, fields: Fields, order: Algorithm) -> bool:
@@ -323,9 +323,9 @@ class _Loader:
         if options is None or (node := term.parse(options, self.problems)) is None:
             return None
         self.used[word] = term
-        inputs = term.filled(options)
-        for given in inputs.values():
-            self._take_input(given, inputs, term.name, value.at)
+        for given in (inputs := term.filled(options)).values():
+            for one in given.behind_numbers(inputs):
+                self._take(one.name, one, term.name, value.at)
         if kind == "score":
             self.written[kind].append((node, term.expression))
         return word, node
@@ -345,16 +345,11 @@ class _Loader:
             return None
         for found in node.walk():
             if found.op == "input":
-                given = self.own[str(found.value)]
-                self.read |= {given.name, *given.numbers}
-                self._take_input(given, self.own, "", value.at)
+                for one in self.own[str(found.value)].behind_numbers(self.own):
+                    self.read.add(one.name)
+                    self._take(one.name, one, "", value.at)
         self.written[kind].append((node, inner))
         return let.label(named, inner), node
-
-    def _take_input(self, given: Input, among: Mapping[str, Input], term: str, at: Location) -> None:
-        """Notes an input, after the numbers that tell its sizes: what a call gives is checked in that order."""
-        for one in (*(among[name] for name in given.numbers), given):
-            self._take(one.name, one, term, at)
 
     def _take(self, keyword: str, meaning: Input | RuntimeOption, term: str, at: Location) -> None:
         """Notes a keyword of `attention`, if it means nothing else yet."""

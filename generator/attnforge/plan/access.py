@@ -59,3 +59,15 @@ class Access:
     def row_axis(self) -> Axis:
         """The axis of rows."""
         return next(axis for axis in self.input.axes if axis.kind in ROW_AXES)
+
+
+def rows_along(axis: Axis) -> str:
+    """Text of how many rows there are along an axis of rows."""
+    return "q_len" if axis.kind == "query" else "k_len"
+
+
+def entries_along(axis: Axis) -> str:
+    """Text of how many entries an axis of rows or of a table has."""
+    if axis.kind == "size":
+        return str(axis.size)
+    return f"tl.cdiv({rows_along(axis)}, {axis.per})" if axis.divided else rows_along(axis)

@@ -17,7 +17,7 @@ from ..expressions.tree import Node
 from ..language.spec import Spec
 from ..printing import printers
 from . import conditions, positions, storage
-from .access import CASTS, TYPES, Access, Site
+from .access import CASTS, TYPES, Access, Site, entries_along, rows_along
 from .running_sums import REST, anchor
 from .sides import BLOCKS, OTHER, RANGE, SIDE_OF, Side
 from .statements import Block, Call, Place, Statement, serving, targets
@@ -273,7 +273,7 @@ class KernelInputs:
         given, sides = access.input, []
         for kind, place in (("query", "row"), ("key", "k_pos")):
             axis = next(axis for axis in given.axes if axis.kind == kind)
-            sides.append(f"{axis.place(place)}, {given.name}_stride_{kind}, {_count(axis)}")
+            sides.append(f"{axis.place(place)}, {given.name}_stride_{kind}, {entries_along(axis)}")
         down, across = sides if self.down == "q" else sides[::-1]
         value = f"load_pairs({self.base(given)}, {down}, {across}){CASTS[given.dtype]}"
         return [Statement(access.name, value, shape=self._shape({"q", "k"}))]
@@ -284,9 +284,9 @@ class KernelInputs:
         strides = {axis_name: axis for axis_name, axis in self.strides(given).items() if axis.kind not in HEAD_AXES}
         counts = []
         for (stride, axis), index in zip(strides.items(), self._indices(access), strict=True):
-            counts += [_rows(axis)] if axis.kind != "size" else []
+            counts += [rows_along(axis)] if axis.kind != "size" else []
             place = self.place_name(access, stride)
-            places.append(Statement(place, f"within({index}, {_count(axis)})"))
+            places.append(Statement(place, f"within({index}, {entries_along(axis)})"))
             text += f" + {place}.to(tl.int64) * {stride}"
         # an empty sequence has no entry to move to
         there = f", mask={counts[0]} > 0, other=0" if counts else ""
@@ -382,18 +382,6 @@ class KernelInputs:
         places = ("b", "h", "kv_h", "row", "k_start", "q_pos", "k_pos", "q_len", "k_len", positions.BEGIN, "drawn")
         candidates = (*places, *outer, *self.arguments, *more)
         return tuple(name for name in dict.fromkeys(candidates) if name in read)
-
-
-def _rows(axis: Axis) -> str:
-    """Text of how many rows there are along an axis of rows."""
-    return "q_len" if axis.kind == "query" else "k_len"
-
-
-def _count(axis: Axis) -> str:
-    """Text of how many entries an axis of rows or of a table has."""
-    if axis.kind == "size":
-        return str(axis.size)
-    return f"tl.cdiv({_rows(axis)}, {axis.per})" if axis.divided else _rows(axis)
 
 
 def _rest(given: Input) -> Input:

@@ -227,13 +227,12 @@ class _Leaf:
         return _PLACES.get(name, name)
 
     def _read(self, given: Input, node: Node) -> str:
-        kinds = given.kinds
+        kinds, whole = given.kinds, not any(axis.divided for axis in given.axes)
         # axes that stand in a score's own order broadcast by themselves
-        if kinds == tuple(kind for kind in SCORE_AXES if kind in kinds) and not any(axis.divided for axis in given.axes):
+        if kinds == tuple(kind for kind in SCORE_AXES if kind in kinds) and whole:
             return f"{given.name}[{_view(kinds)}]"
         position = node.args[0] if len(node.args) == 1 else None
         plain = position is not None and position.op == "var" and position.value in ("q", "k")
-        whole = not any(axis.divided for axis in given.axes)
         if "token" in kinds and plain and whole and set(kinds) <= {"batch", "head", "token"}:
             return _row(given, str(node.args[0].value))
         self.gathered.add(given.name)

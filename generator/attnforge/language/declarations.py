@@ -34,6 +34,7 @@ def read_inputs(
     if value is None:
         return found
     declared, divided = {entry.key for entry in value.entries()}, list[tuple[str, Value, str]]()
+    sound = set[str]()
     if not value.mapping:
         problems.add(value.at, f"inputs: expected a mapping, got {value.kind}")
     for entry in value.entries():
@@ -41,6 +42,7 @@ def read_inputs(
         if why:
             problems.add(entry.at, why)
             continue
+        before = len(list(problems))
         fields = Fields(entry.value, KEYS, problems)
         if not entry.value.mapping:
             continue
@@ -49,12 +51,14 @@ def read_inputs(
         divided += reader.divided
         if given is not None:
             found[entry.key] = given
+        if len(list(problems)) == before:
+            sound.add(entry.key)
     for name, item, by in divided:
-        if by in found and (found[by].axes or found[by].dtype != "int" or (found[by].minimum or 0) < 1):
+        if by in sound and (found[by].axes or found[by].dtype != "int" or (found[by].minimum or 0) < 1):
             needed = "axes: [], dtype: int, and a min of at least 1"
             problems.add(item.at, f"{item.raw}: {by} gives the size of an axis: it needs {needed}")
-            found.pop(name, None)
-        elif by not in found:  # what is wrong with it is told already
+            sound.remove(by)
+        if by not in sound:
             found.pop(name, None)
     return found
 
@@ -252,7 +256,7 @@ class _Reader:
         if kind == "batch" and per in self.declared and per not in self.options:
             self.divided.append((self.name, item, per))
             return Axis("batch", 0, per, sign == "%")
-        counted = "batch entries, or an input that is one," if kind == "batch" else "positions"
-        wanted = f"expected a whole number of {counted} from 1 to {LARGEST_TABLE}"
+        counted, more = ("batch entries", ", or an input") if kind == "batch" else ("positions", "")
+        wanted = f"expected a whole number of {counted} from 1 to {LARGEST_TABLE}{more}"
         self.problems.add(item.at, f"{kind} {sign} {got}: {wanted}, got {got}")
         return None

@@ -122,11 +122,13 @@ def yarn(q: Any, k: Any, v: Any, factor: Any, trained: Any) -> torch.Tensor:
 
 
 def image_attention(q: Any, k: Any, v: Any, near: Any) -> torch.Tensor:
-    score = products(q, k)
-    bias = torch.stack(
-        [torch.stack([near[:, i // 4 - j // 4 + 3, i % 4 - j % 4 + 3] for j in range(T)], -1) for i in range(T)], -2
-    )
-    return mixed((score + bias).softmax(-1), v)
+    return mixed((products(q, k) + offsets(near)).softmax(-1), v)
+
+
+def offsets(near: torch.Tensor) -> torch.Tensor:
+    """The entries [H, T, T] of a table by distances in rows and columns of 4."""
+    rows = ([near[:, i // 4 - j // 4 + 3, i % 4 - j % 4 + 3] for j in range(T)] for i in range(T))
+    return torch.stack([torch.stack(row, -1) for row in rows], -2)
 
 
 def mixed_rope(q: Any, k: Any, v: Any, places: Any, speeds: Any) -> torch.Tensor:
@@ -176,6 +178,24 @@ def video(q: Any, k: Any, v: Any) -> torch.Tensor:
     return mixed(products(q, k).masked_fill(~shown, -math.inf).softmax(-1), v)
 
 
+def triangle_attention(q: Any, k: Any, v: Any, pair_bias: Any, known: Any) -> torch.Tensor:
+    outs = []
+    for row in range(q.shape[1]):
+        score = (products(q[:, row], k[:, row]) + pair_bias).masked_fill(~known[:, None, None], -math.inf)
+        outs.append(mixed(score.softmax(-1), v[:, row]))
+    return torch.stack(outs, 1)
+
+
+def windowed(q: Any, k: Any, v: Any, part: Any, near: Any) -> torch.Tensor:
+    outs = []
+    for entry in range(len(q)):
+        own = part[entry % len(part)]
+        one = slice(entry, entry + 1)
+        score = products(q[one], k[one]).masked_fill(own[:, None] != own, -math.inf)
+        outs.append(mixed((score + offsets(near)).softmax(-1), v[one]))
+    return torch.cat(outs)
+
+
 def nsa(q: Any, k: Any, v: Any, gates: Any) -> torch.Tensor:
     outs = torch.zeros(3, B, T, H, D)
     for b, h, i in itertools.product(range(B), range(H), range(T)):
@@ -215,6 +235,16 @@ TAKES: dict[Formula, dict[str, Any]] = {
     scalable_softmax: {"rate": (H,)},
     clean_and_noised: {"block": 2},
     video: {},
+    triangle_attention: {
+        **dict.fromkeys("qkv", (B, 3, T, H, D)),
+        "pair_bias": (B, H, T, T),
+        "known": torch.arange(T) < torch.tensor([[9], [T]]),
+    },
+    windowed: {
+        **dict.fromkeys("qkv", (6, T, H, D)),
+        "part": torch.tensor([[0] * T, [0, 1] * 6, [0, 0, 1] * 4], dtype=torch.int32),
+        "near": (H, 7, 7),
+    },
     nsa: {"gates": (3, B, T, H, 1)},
 }
 
@@ -423,7 +453,7 @@ def measured(found: Formula, formula: Formula) -> dict[str, float]:
     plain: dict[str, Any] = {name: torch.randn(B, T, H, D) for name in "qkv"}
     for name, taken in TAKES[formula].items():
         plain[name] = torch.randn(taken) if isinstance(taken, tuple) else taken
-        if taken == "places":
+        if isinstance(taken, str):
             plain[name] = torch.randint(0, 9, (3, B, T))
     learned = [name for name, x in plain.items() if isinstance(x, torch.Tensor) and x.is_floating_point()]
     results = []

@@ -85,7 +85,7 @@ class Declared:
     """An input that the expressions read."""
 
     name: str
-    axes: tuple[str, ...]  # as a spec names them: "head", "32", "key // 16"
+    axes: tuple[str, ...]  # as a spec names them: "head", "32", "key // 16", "batch % 2"
     dtype: str = "float"
     grad: bool = False
     scan: bool = False
@@ -125,6 +125,7 @@ class Inputs(ABC):
 
     def __init__(self, draw: Draw, packed: bool) -> None:
         self.draw, self.packed = draw, packed
+        self.shared = Draw("shared")  # which batch entries share an entry
         self.inputs: dict[str, Declared] = {}
         self.scoring = False  # a mask reads no input that has a gradient
 
@@ -207,6 +208,9 @@ class Inputs(ABC):
             default = draw.pick(("h % 3", "(h + 1) // 2") if dtype == "int" else ("0.5 / (h + 1)", "1 - h / heads"))
         elif axes and draw.chance(0.2):
             default = draw.pick({"int": ("0", "3", "-2"), "bool": ("true", "false")}.get(dtype, ("0", "0.75", "-0.5")))
+        if "batch" in axes and not (self.packed or scan):
+            ways = ("batch // 2", "batch % 2", "batch // 3", "batch % 3", "batch")
+            axes[axes.index("batch")] = self.shared.pick(ways)
         name = self._unused()
         self.inputs[name] = Declared(name, tuple(axes), dtype, grad, scan, default)
         return self.inputs[name]

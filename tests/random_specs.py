@@ -105,6 +105,7 @@ def generate(seed: int) -> RandomSpec:
     ordinary, hidden = draw.below(count + 1), draw.chance(0.06)
     for attempt in range(50):
         scores = Scores(draw, packed)
+        scores.shared = Draw(f"shared {seed}")
         masks: list[Term] = []
         for _ in range(ordinary):
             masks.append(_mask(scores, sizes, 2))

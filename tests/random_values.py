@@ -95,7 +95,8 @@ class Place:
                 place = written.pop(0) - (self.k_len - self.q_len if kind == "query" else 0)
                 place = min(max(place, 0), (int(axis) if axis.isdigit() else counts[kind]) - 1)
             else:
-                place = here[kind] // (int(axis.split()[-1]) if " " in axis else 1)
+                _, sign, per = axis.split() if " " in axis else (axis, "//", "1")
+                place = here[kind] // int(per) if sign == "//" else here[kind] % int(per)
             first = begins.get(kind, 0)
             found.append((first if given.scan and kind == "token" else first + place, first + place + 1))
         return tuple(found)

@@ -67,6 +67,20 @@ inputs:
   whole: {axes: [kv_head, key], dtype: int}
   plain: {axes: [], dtype: float}
 """,
+    "shared_by_batch_entries": """
+mask:
+  - expr: "shown or k < ends"
+score:
+  - expr: "score * warm + bias + by_key + table[min(abs(q - k), 3)] * n"
+inputs:
+  shown: {axes: [batch % 2, query, key], dtype: bool}
+  ends: {axes: [head, batch // 2], dtype: int}
+  warm: {axes: [batch % n, head], grad: true}
+  bias: {axes: [batch // n, head, query, key], grad: true}
+  by_key: {axes: [kv_head, batch % 3, key], grad: true}
+  table: {axes: [batch // 2, 4], grad: true}
+  n: {axes: [], dtype: int, min: 1}
+""",
     "reads_again": """
 mask: [causal]
 score:
@@ -364,7 +378,8 @@ def arguments(of: Variant, case: Case, *, whole: bool = True) -> tuple[list[torc
         elif a.kind == "scalar":
             keywords[a.name] = {"int": 5, "float": 0.75, "bool": True}[a.dtype]
         elif not a.optional:
-            shape = eval(of.texts.shapes[a.name], dict(sizes))
+            numbers = {other.code: keywords.get(other.name) for other in of.planned.arguments}
+            shape = eval(of.texts.shapes[a.name], sizes | numbers)
             full = eval(of.texts.full_axes.get(a.name, "()"))
             keywords[a.name] = tensor(a, shape if whole else tuple(n if i in full else 1 for i, n in enumerate(shape)))
     return [torch.randn(shape, dtype=case.dtype) for shape in shapes], {

@@ -75,7 +75,7 @@ class Calls:
         s, query = self.s, self.most["query"]
         counts = {"batch": len(s.new), "head": s.heads, "kv_head": s.kv_heads, "query": query, "size": int(axis.size)}
         count = counts.get(axis.kind, self.cache.room)
-        return -(-count // int(axis.per))
+        return int(axis.per) if axis.rest else -(-count // int(axis.per))
 
     def _value(self, given: Input) -> Any:
         """Random values within what is promised of them, of a tensor one for each place of the cache."""

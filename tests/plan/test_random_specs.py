@@ -34,7 +34,7 @@ def cases(given: RandomSpec, module: ModuleType) -> list[Any]:
     lens: list[tuple[tuple[int, ...], tuple[int, ...]]]
     over = any(q > k for case in module.CASES for q, k in zip(case.q_lens, case.k_lens, strict=True))
     # gradients of one or two numbers, each a sum over the batch, err by chance and tell nothing of each other
-    lonely = not any(x.grad and (module.PACKED or (x.rows and "batch" not in x.axes)) for x in given.inputs)
+    lonely = not any(x.grad and (module.PACKED or (x.rows and "batch" not in x.kinds)) for x in given.inputs)
     sizes, dtypes = [(16, 16), (24, 40), (40, 24)], [torch.float32]
     if GPU:
         sizes, dtypes = [*sizes, (64, 64), (128, 128)], [*dtypes, torch.bfloat16, torch.float16]

@@ -23,6 +23,7 @@ class CachedArgument:
 
     argument: Argument
     shape: str  # text over the sizes that the checks know
+    told: str = ""  # the same with the names that users know
     whole: tuple[int, ...] = ()  # axes where 1 does not stand for any size
     longer: tuple[int, ...] = ()  # axes that may have more than the call needs
     packed: str = ""  # its shape where new tokens are packed, if it stands as they do
@@ -37,7 +38,7 @@ class CachedArgument:
     @property
     def doc(self) -> str:
         """What it is, on one line."""
-        return described(self.argument, f"{self.shape}, packed {self.packed}" if self.packed else self.shape)
+        return described(self.argument, f"{self.told}, packed {self.packed}" if self.packed else self.told)
 
 
 def build(spec: Spec, arguments: Iterable[Argument]) -> tuple[CachedArgument, ...]:
@@ -49,7 +50,7 @@ def build(spec: Spec, arguments: Iterable[Argument]) -> tuple[CachedArgument, ..
 
 def _argument(a: Argument, given: Input) -> CachedArgument:
     counts = _COUNTS | (_PAGED if PAGED.holds(given) else {})
-    sizes = [axis.count(counts.get(axis.kind, "")) for axis in given.axes]
+    sizes, told = ([axis.count(counts.get(axis.kind, "")) for axis in axes] for axes in (given.axes, a.axes))
     longer = () if PAGED.holds(given) else tuple(i for i, kind in enumerate(given.kinds) if kind in given.rows)
     packed, batch = "", None
     if PAGED.follows(given):
@@ -57,7 +58,7 @@ def _argument(a: Argument, given: Input) -> CachedArgument:
         batch = given.kinds.index("batch") if "batch" in given.kinds else None
         rows = ["T" if kind == "query" else size for kind, size in zip(given.kinds, sizes, strict=True)]
         packed = _tuple(size for i, size in enumerate(rows) if i != batch)
-    return CachedArgument(a, _tuple(sizes), given.written, longer, packed, batch)
+    return CachedArgument(a, _tuple(sizes), _tuple(told), given.written, longer, packed, batch)
 
 
 def _tuple(sizes: Iterable[str]) -> str:

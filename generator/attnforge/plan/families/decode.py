@@ -97,9 +97,15 @@ class Decode:
         return cached_range.build(self.spec)
 
     @property
-    def bounding(self) -> tuple[Argument, ...]:
-        """The numbers among the keywords that tell it."""
-        return tuple(a for a in self.taken if a.code in self.seen.numbers)
+    def bounds(self) -> tuple[str, ...]:
+        """The numbers of a call that its shapes are held against."""
+        sizing = dict.fromkeys(name for given in self.spec.inputs for name in given.numbers)
+        return ("max_seqlen_q", "max_seqlen_k", "split_size", *sizing)
+
+    @property
+    def deciding(self) -> tuple[str, ...]:
+        """The numbers beside them that tell which keys new tokens may see."""
+        return tuple(name for name in self.seen.numbers if name not in self.bounds)
 
     @property
     def sizes(self) -> dict[str, str]:

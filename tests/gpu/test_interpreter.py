@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import resource
 from types import FunctionType
 from typing import Any
 
@@ -180,3 +181,24 @@ def test_operands_that_do_not_fit_are_refused_each_time() -> None:
     for _ in range(2):
         with pytest.raises(triton_interpreter.InterpreterError, match="incompatible dimensions"):
             _of_types_that_do_not_fit[(1,)](torch.zeros(4), 4)
+
+
+def _broad() -> None:
+    """Takes a frame of a quarter of a piece."""
+
+
+_broad.__code__ = _broad.__code__.replace(co_stacksize=500)
+
+
+def mapped(depth: int) -> int:
+    """The pages that 99 calls from so many calls below this one map anew."""
+    if depth:
+        return mapped(depth - 1)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(99):
+        _broad()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+def test_calls_have_room_however_deep_a_test_makes_them() -> None:
+    assert max(map(mapped, range(300))) < 50

@@ -6,8 +6,27 @@ import dataclasses
 import functools
 import os
 import sys
+from collections.abc import Callable
 from types import FunctionType
 from typing import Any
+
+
+def pytest_itemcollected(item: Any) -> None:
+    """Called by pytest."""
+    item.runtest = functools.partial(with_room, item.runtest)
+
+
+def with_room(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function gives that calls deeply: its frames and those of all that it calls have room beside this one.
+
+    Python maps memory for frames in pieces of 16 KiB, or as much as a frame needs, and gives one back as soon as it
+    holds no frame: a loop in a frame at the end of a piece would have each call map the next one and give it back.
+    """
+    return function(*arguments)
+
+
+# more than half of 1 MiB, which is what is mapped for it
+with_room.__code__ = with_room.__code__.replace(co_stacksize=2**19 // 8)
 
 
 def pytest_collection_finish() -> None:

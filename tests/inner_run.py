@@ -32,7 +32,9 @@ def failures(suite: Path, *options: str) -> list[pytest.TestReport]:
     found = Failures()
     # the last of these plugins collects garbage at the end, which takes longer than many a test
     without = [f"-pno:{plugin}" for plugin in ("cacheprovider", "xdist", "unraisableexception")]
-    quiet = ["-q", "-x", "--assert=plain", "-c", os.devnull, f"--rootdir={suite.parents[1]}", *without]
+    # without the latter option it looks through the folders of all other tests, too
+    place = [f"{option}={suite.parents[1]}" for option in ("--rootdir", "--confcutdir")]
+    quiet = ["-q", "-x", "--assert=plain", "-c", os.devnull, *place, *without]
     with contextlib.redirect_stdout(io.StringIO()), unrewritten.assertions():
         pytest.main([*quiet, *options, str(suite)], plugins=[found])
     return found.reports

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -606,9 +607,14 @@ def test_test_runs_the_suite(monkeypatch: pytest.MonkeyPatch, folder: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("body", "code"), [("assert True", 0), ("assert False", 1), ("import nothing_like_it", 1)])
-def test_test_gives_the_outcome_of_the_suite(body: str, code: int, capfd: pytest.CaptureFixture[str]) -> None:
+def test_test_gives_the_outcome_of_the_suite(
+    body: str, code: int, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from attnforge.render import header
 
+    # settings for other tests, in the folder of all that is temporary
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "conftest.py").write_text("import nothing_like_it")
     text = header.stamp(header.write("specs/one.yaml") + f"def test_it():\n    {body}\n")
     made = emit.Package("one", "specs/one.yaml", Path("specs/one.yaml"), {"__init__.py": text, "test_one.py": text})
     assert suites.run([made], cpu=True) == code

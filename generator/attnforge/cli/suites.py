@@ -34,8 +34,9 @@ def run(packages: Sequence[emit.Package], *, cpu: bool, only: str | None = None,
     with tempfile.TemporaryDirectory(prefix="attnforge-") as folder:
         out = Path(folder) / "generated"
         emit.write(packages, out)
-        # no settings of the user's folder
-        command = [sys.executable, "-m", "pytest", "-c", os.devnull, f"--rootdir={folder}", "-p", "no:cacheprovider"]
+        # no settings of the user's folder, and none that stand beside this one
+        command = [sys.executable, "-m", "pytest", "-c", os.devnull, f"--rootdir={folder}", f"--confcutdir={folder}"]
+        command += ["-p", "no:cacheprovider"]
         command += ["-p", "attnforge.gpu.interpreter", "--tb=short", *(str(out / p.name) for p in packages)]
         command += [] if only is None else ["-k", only]
         command += [] if processes is None else ["-n", str(processes)]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  69dbeda40ebfd262
-#   text hash     f2552d9546665115
+#   content hash  e3e685659e5899dc
+#   text hash     86a863e77eb238b3
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

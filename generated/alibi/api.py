@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c5a03e5e8441a227
-#   text hash     6c8a3b980ef6cb10
+#   content hash  765cb4afddd28152
+#   text hash     987ce8d0ed83b1a9
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

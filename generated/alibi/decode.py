@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  faacd9e0d218cc63
-#   text hash     e9b24f12d2d8b159
+#   content hash  4459aaed6d215efb
+#   text hash     0ef5391dc123b68e
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

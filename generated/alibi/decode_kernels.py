@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8c0815ba6d9856de
-#   text hash     60f4e3d1a112f366
+#   content hash  fc417b9493410bb0
+#   text hash     b201369f6f3ac398
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ee0be71afc86e4dc
-#   text hash     2e6ad07c972b258b
+#   content hash  8f9b6afc4fcf0932
+#   text hash     4251302a80cb4062
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0fe35c7a7ca29b61
-#   text hash     60a0324509dfe3da
+#   content hash  da1766e0e0a0af8b
+#   text hash     321df8c10de43d77
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

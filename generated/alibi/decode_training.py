@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d216a64603f8a3ca
-#   text hash     f8d2cd30183866f8
+#   content hash  f0ea84283e65bb21
+#   text hash     bc043c10153486fd
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9aa6dff95b94ef89
-#   text hash     79914d425f568946
+#   content hash  cc08d853b4952095
+#   text hash     24b7685842e5f62f
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

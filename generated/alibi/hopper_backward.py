@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4ccd4b2deb514bc5
-#   text hash     228fa48d8afe5136
+#   content hash  e3d328bc5a61defa
+#   text hash     79380c2343d71795
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

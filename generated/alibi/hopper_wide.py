@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a6a02c1812a4dc65
-#   text hash     23a6ff9af95ee26d
+#   content hash  ae26f92137caf9a6
+#   text hash     d826288975274cbb
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7cd9198e6b41c5d1
-#   text hash     6d3cab46dfc4588a
+#   content hash  5129c3489f5049f4
+#   text hash     66cad4b79694f2e0
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  555c2ecaab9b7bfd
-#   text hash     4378b02322a3ce2d
+#   content hash  45fbf8487ca0a77f
+#   text hash     b2dfdcd527837fc6
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

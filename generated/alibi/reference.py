@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4f735152eb573856
-#   text hash     231ef57e72571216
+#   content hash  dfcc8e6c59c318bd
+#   text hash     50ac55c135b1aaf5
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d58c7be99c0f4db3
-#   text hash     7127672f42d64862
+#   content hash  534c1a2df6a0afca
+#   text hash     6e853c213e7c079d
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

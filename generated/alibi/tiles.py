@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  01e89d0f3eec0868
-#   text hash     6b8cf1d683a39ffb
+#   content hash  d382effd8e2aa2a6
+#   text hash     8049613a6756cb61
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

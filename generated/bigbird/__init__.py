@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  a07d4cfb55045c41
-#   text hash     ff3ae84c8c14477e
+#   content hash  82ed59f8e7e3acd4
+#   text hash     c939ba988b3a4797
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

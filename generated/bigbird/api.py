@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  9df13733732ae9e6
-#   text hash     f9cea9b95e77dab7
+#   content hash  591da6c226a44b4d
+#   text hash     a26a667944eec48f
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  deddfeb01d590bf4
-#   text hash     a00a44796b48adad
+#   content hash  dfcc520f954e7148
+#   text hash     4a9571f8cc875ce6
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

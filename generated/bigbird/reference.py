@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5b75d6bdd22023d7
-#   text hash     ed52429acb77bb87
+#   content hash  d7676a1bdbf35ac0
+#   text hash     7f56b22e84a3c940
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  e881a57467ae3d64
-#   text hash     236425c6d1db59d4
+#   content hash  a7fe109766ee125e
+#   text hash     79e372e146afb407
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

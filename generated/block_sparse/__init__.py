@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6a33e79d4f27169f
-#   text hash     a3b7c529d1154063
+#   content hash  104c99557b828560
+#   text hash     4551d472b463fdfa
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5af242e8e2edfb39
-#   text hash     4ea2473592691d18
+#   content hash  a9035109d52fc0cf
+#   text hash     3241f6e6e1632c04
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ad10f3e21d6e944d
-#   text hash     1780fc35ed41bb3f
+#   content hash  3861184688e8ab28
+#   text hash     485438dd558ec57f
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

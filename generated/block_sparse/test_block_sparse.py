@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  5057bd3aa1ce8d12
-#   text hash     03a823ea3ee95c16
+#   content hash  7dd33a5347ce8c38
+#   text hash     b59bac3f04f2897f
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  67a0a00a4deba18d
-#   text hash     7f60a27d04cd5f87
+#   content hash  396869b1e730b18d
+#   text hash     5eecc1beeb81c0c4
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ee4aab74461327b3
-#   text hash     5f2ebaf4360a6562
+#   content hash  56fbfe08267cc9ef
+#   text hash     423e392b373b165b
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

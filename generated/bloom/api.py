@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  92721b46fc602423
-#   text hash     9283d24e8c4f3235
+#   content hash  7c6a1166c54d278f
+#   text hash     7d608bc5c04bc18a
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  447107d9ec3ce853
-#   text hash     e76d7f94b613564f
+#   content hash  e4e17e1e4b8b78b5
+#   text hash     1bc82592995bc616
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ea90868f8ae4e0d9
-#   text hash     9af3d78400ad9c15
+#   content hash  32b4ab4c6ddb2aba
+#   text hash     f4ae752b0420d6fd
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

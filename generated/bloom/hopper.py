@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  506aade6d0fb212c
-#   text hash     ee8451a52bcfdbee
+#   content hash  379e0421d9b41e80
+#   text hash     0f152a2a0645fe30
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

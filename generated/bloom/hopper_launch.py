@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  8e5a021fa608a43c
-#   text hash     74f39475d3464f5b
+#   content hash  bb57b310b4685e1e
+#   text hash     fafcf6e64e9c667c
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  da3025f5a4b01af3
-#   text hash     c811e409b922ad20
+#   content hash  014c30173707404e
+#   text hash     c5db43a9ecede3ba
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

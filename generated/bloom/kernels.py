@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  32214bba7f5eaa6e
-#   text hash     36d838b1398459c7
+#   content hash  4136af529e6672aa
+#   text hash     ce36570091f7e591
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  db1b9a0032879f7a
-#   text hash     da76faa9c0f0a982
+#   content hash  4a59e72fbf332245
+#   text hash     1f863c4f53d30e6a
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  42d14fb6bed0931b
-#   text hash     95fc4c2741ca9c0c
+#   content hash  3981acb306c22015
+#   text hash     552e112a9928e028
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ed8d205261360bfa
-#   text hash     b3d09ae54ba2fb6a
+#   content hash  6f26722ce5743f14
+#   text hash     6ee1970d87605dba
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  07b08107d3c0844c
-#   text hash     421349b536dcc389
+#   content hash  cb4f54ddbf6e5969
+#   text hash     7b74742e461a0215
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a040aa15580705e2
-#   text hash     fbff64cc0b47f4a9
+#   content hash  b25aef5e4281c7ed
+#   text hash     ce8c0e9125c6b7ac
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a8f5dbfeacd8d959
-#   text hash     73ab864b8363d4cf
+#   content hash  7a9ee7f0104cfbc6
+#   text hash     fa266abe11727674
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

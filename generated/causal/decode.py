@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ca3a26dd5d420147
-#   text hash     6d9ffc0226f84ed4
+#   content hash  818c413637279e09
+#   text hash     6cb69bec069e25d9
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8a2fa7388cb3c3c7
-#   text hash     4594910de347f6d3
+#   content hash  5e3fc3e4c7bc5cf1
+#   text hash     e332b4a68bafb705
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4ebe71a3224b4896
-#   text hash     5eb20e5675e50c73
+#   content hash  b30e17853ec7e52f
+#   text hash     5b49b2a48c0702f2
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1a196f77245a87c5
-#   text hash     e263dd324e9cd130
+#   content hash  249864dcfbbff2c0
+#   text hash     1c51baa1c927c93a
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

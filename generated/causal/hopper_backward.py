@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  746e135d86071380
-#   text hash     27cf513587071ff7
+#   content hash  1e060dc7c5954a7d
+#   text hash     38eeedf8dcc05723
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

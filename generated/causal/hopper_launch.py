@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  57976a9143b85a96
-#   text hash     4865caa25caa9f0e
+#   content hash  a554935c577d724d
+#   text hash     58de602e36a71090
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  bac46cc996eaef12
-#   text hash     de65c163ad8c1567
+#   content hash  72f01d64f6965170
+#   text hash     388cee7ad2d66553
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

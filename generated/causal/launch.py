@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e75c49781ef5b5fe
-#   text hash     69de0fe8dc3aad0d
+#   content hash  b09a798d18bf8620
+#   text hash     88da3896a7a69d55
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a678c73fbf95e2af
-#   text hash     97d8f5342e180b63
+#   content hash  c56b2ce29abb4786
+#   text hash     e387dce3646c23b1
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  34020c422d9ad416
-#   text hash     bd60e029dc1ecbcf
+#   content hash  11e7ddcaafd44483
+#   text hash     2f2d5219f3953927
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  efbf0c0740b04edd
-#   text hash     37e756d04afffd17
+#   content hash  2e9c6a260a1056c5
+#   text hash     ad6d74443432d451
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

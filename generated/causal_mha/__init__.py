@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d628a4585133c4b1
-#   text hash     1530b23064bce02c
+#   content hash  5c203a2e658289a6
+#   text hash     f825c12174e2d034
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8da45d17243d5c4d
-#   text hash     84998dee88f8f8dc
+#   content hash  da801e5e4e54ee9e
+#   text hash     9277daec6a58a0f5
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4bedb234817b6a30
-#   text hash     feb9e831f479b9a9
+#   content hash  a136d98c927047d3
+#   text hash     a29528adf2963cc4
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

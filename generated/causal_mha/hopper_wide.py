@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  309a2e4fedf4eb2a
-#   text hash     3eaf45ab65df6bd9
+#   content hash  2171fd34d6d71760
+#   text hash     143cccdde097fcae
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

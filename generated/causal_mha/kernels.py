@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  89a2603a68ebf110
-#   text hash     7758c0b91b70c0f8
+#   content hash  10233a4541603459
+#   text hash     1be6c6fd5d61b39a
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

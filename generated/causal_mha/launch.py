@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3f814e1ae78d2f7a
-#   text hash     209fa748167db4b3
+#   content hash  364d4a1c27129367
+#   text hash     598458ec09abb03f
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0edc1ae8ee48e6fb
-#   text hash     f07949b3b541f514
+#   content hash  aa1e25f82b3e74fc
+#   text hash     b1131dc172cd3408
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  dad9b74b7b4e31f8
-#   text hash     8a6cc7e532e243ce
+#   content hash  713afa0d7dba146f
+#   text hash     c094ad4244ae5054
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

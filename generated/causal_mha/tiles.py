@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4991c9541f9d4507
-#   text hash     b776d2e9d074c7b9
+#   content hash  29a97b382a2c7249
+#   text hash     8aeaafb1ef41484f
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

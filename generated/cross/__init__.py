@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b6beed8f6420b9ea
-#   text hash     ee87b660a6c6b4ac
+#   content hash  affaca374595acd1
+#   text hash     969968b347c63195
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

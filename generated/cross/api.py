@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6d4b0cdc3a9b1556
-#   text hash     98e88a6c45315a4f
+#   content hash  d397a4070688b1fa
+#   text hash     1f41ec6f618946f2
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ecd4f14f85fa8829
-#   text hash     fbd0a41a7bf492bd
+#   content hash  64748d3088f860fc
+#   text hash     a152b5ec4379100f
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  a2ea60098484049e
-#   text hash     2ec210067e5ce90f
+#   content hash  2f3714805820efdf
+#   text hash     d9048aeca5c67568
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

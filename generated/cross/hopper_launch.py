@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1fa2d7cb82cea47d
-#   text hash     cb0cb1709c7f2f6c
+#   content hash  7b403a4d1e20dee0
+#   text hash     124d34eb347124bc
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

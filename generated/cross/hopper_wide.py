@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f72270cf0db7a03c
-#   text hash     413255e4a1a08ea7
+#   content hash  b43dab1bc8d210d6
+#   text hash     04a0627427d1500c
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6381fe3484da77fb
-#   text hash     802e00f9a35d8426
+#   content hash  7aef6021c546aee6
+#   text hash     d2161b4f65dbd44e
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7cd4c24d98866091
-#   text hash     43fd0bb203ff8287
+#   content hash  b18fb67fe311ab40
+#   text hash     1800ee429730c547
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  34431adb87c0254c
-#   text hash     88a82667366c5f05
+#   content hash  4e28484c6b021309
+#   text hash     e6824f196d5143e6
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

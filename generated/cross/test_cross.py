@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  df4f12346e541e68
-#   text hash     bff5fba6b9dd0cd7
+#   content hash  0000a1f01a30c63a
+#   text hash     b9dc92106f1269e6
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

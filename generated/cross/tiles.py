@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  fb48c1839a713df7
-#   text hash     df381e92f11c6753
+#   content hash  9303a4dd0bf169d5
+#   text hash     0c11e9a4fb61e42c
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

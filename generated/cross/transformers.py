@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  351e0192e9528013
-#   text hash     68b162765abe59ba
+#   content hash  cbfc8b10ab2e62cc
+#   text hash     1f41938c5a6f020f
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9d302697ec832a13
-#   text hash     10091fd5b0fcad74
+#   content hash  032c0a83fb98c191
+#   text hash     90a49e895698e1a7
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  073d24fb933abe58
-#   text hash     e0945d36346f3a00
+#   content hash  8a2f2ba8df3e3372
+#   text hash     13fc9c6cdfc8fe7c
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  3099bcc0dd206eef
-#   text hash     921cf2c79aee3486
+#   content hash  7ff10b8ec1f6f2ea
+#   text hash     535f23b550d8a255
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

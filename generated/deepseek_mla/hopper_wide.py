@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  254a0b1f9467aa96
-#   text hash     67880f627ade6496
+#   content hash  d9c42bbe41999128
+#   text hash     8abd8504b5e0aa5d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b3a9dcc6a959d55b
-#   text hash     6abf38e191c953d7
+#   content hash  e4490b0a02c68405
+#   text hash     6ca43b7f6ff18e9e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

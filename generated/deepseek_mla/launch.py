@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  fd6a16292c6f11c5
-#   text hash     a068d319d6c15c60
+#   content hash  79348fbf24f60c9e
+#   text hash     acc993dba500835d
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  8eb091cc5bd8f2ad
-#   text hash     fa42eeb36e77b705
+#   content hash  b4ec5e2071308289
+#   text hash     d727068d24a85f43
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

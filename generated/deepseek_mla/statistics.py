@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  19c80c729629f5f6
-#   text hash     b28eae1ed2087713
+#   content hash  e6a40ebb76d8a3d2
+#   text hash     fe64db32fb032709
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  494b6f80e4b4004c
-#   text hash     71b329f2bd9fd2a7
+#   content hash  6e6a98d0378191bb
+#   text hash     ec1384b0afec3745
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

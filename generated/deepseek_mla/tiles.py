@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  aee8e490969d304e
-#   text hash     06544097b6b68216
+#   content hash  5780b00551b0e7ad
+#   text hash     9a30434050ddb31e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  04a6a6c5c95d31c3
-#   text hash     63616eb398b20c9d
+#   content hash  ac8366f246e6b09e
+#   text hash     53e6ec1eb06d486e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

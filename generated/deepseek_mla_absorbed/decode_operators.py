@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  3f9213c1f61247dd
-#   text hash     4729b3a46c71c25f
+#   content hash  1780cf321b0b240b
+#   text hash     5578b7df01f4df55
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  725abf84f63ba39e
-#   text hash     37c8abbf49fe13b4
+#   content hash  b364bb37cfdd5ee5
+#   text hash     6d3e0bc8686a058a
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

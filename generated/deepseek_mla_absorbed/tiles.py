@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  9bdb9190d17518c9
-#   text hash     6003ee71188a6f6a
+#   content hash  0f55493666511a50
+#   text hash     ef5f735e5fe78d3e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

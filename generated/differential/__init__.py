@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ef1f41ba8bd4c4fd
-#   text hash     2558c2d8c54d3a2d
+#   content hash  ce9b37865ce37b55
+#   text hash     fab07d01f59b2222
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  62faeaaa5047f3b5
-#   text hash     aaa989baeca3f365
+#   content hash  2c5631ff66297cc8
+#   text hash     8bfd5832a8015330
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4add8327fe004e32
-#   text hash     a8b624f210172b97
+#   content hash  4cfc9c8f85f7b4b4
+#   text hash     dac87fa9aa84f3a4
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f35d059fce9ced79
-#   text hash     c1eb65cc551bbb91
+#   content hash  6d60abbfd1d409c0
+#   text hash     fdcac61206753c44
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  57f80b243133a5af
-#   text hash     e3aba709f156072a
+#   content hash  5da1345772b26d9f
+#   text hash     4819ea09fbb7a5ae
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b36cc1c83d50e4f4
-#   text hash     8ebd5822b163501a
+#   content hash  f718737534a27b07
+#   text hash     e01c4cb0aa2267d3
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d1692854da23c48c
-#   text hash     3bb636ce93b9a93b
+#   content hash  5680ee9cc7bf2b44
+#   text hash     6749eaff134b9b6f
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f1d773d5d04fbc53
-#   text hash     1dc6817bd58e4a93
+#   content hash  5a4366bc45073820
+#   text hash     4691e8ed2006ba10
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3e00cdbd3a637ee0
-#   text hash     2f25bbb80fae9133
+#   content hash  fe21b9de530f74a7
+#   text hash     420f8817085a1713
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3ae9369866868980
-#   text hash     aebf35497380a116
+#   content hash  6eef8b76e4ca2fd5
+#   text hash     182bcf4bca091c14
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

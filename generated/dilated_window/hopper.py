@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9239f7ab7c8a4e5b
-#   text hash     541ab230ed815d1d
+#   content hash  4b41bbf16cfb0e80
+#   text hash     027afb4cfe1bac42
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

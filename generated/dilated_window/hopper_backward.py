@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9370236829fdf19b
-#   text hash     a90e6173b4e05679
+#   content hash  fb198730abaf9ca6
+#   text hash     8a2cddd24fd7e648
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  535b6e5f8f146aeb
-#   text hash     096a258935bcf4d9
+#   content hash  8d16d6cab9b8d908
+#   text hash     1daa1d73325d6ba1
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  49e75ebcb1309dca
-#   text hash     701c14f6f4ed73ad
+#   content hash  13d359c4d510ce43
+#   text hash     af452ba26b8eadda
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  5c5b09f912d4d69a
-#   text hash     66b2f7c14b0ffdfb
+#   content hash  b700c80c43e9a712
+#   text hash     e53121bf1e8fd2c4
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

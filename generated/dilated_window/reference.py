@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b43ccc3998fb6eef
-#   text hash     ca49ea433ae6deb5
+#   content hash  fbc3369b4b29a13c
+#   text hash     8c70d804b57ecd04
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f4192104b6e79386
-#   text hash     e52dcfbef5e07990
+#   content hash  62a0b53a3277d704
+#   text hash     021c4af8ae3562a8
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3c200c8a8895a011
-#   text hash     308ab1ca3f024606
+#   content hash  86c4eb2c1a74d6e6
+#   text hash     6bd75aa849e8699c
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  3f0ecbe91f95060e
-#   text hash     9a9b19a3b8eb1c38
+#   content hash  6a6c62d70f5382a4
+#   text hash     658a48f3de9336f6
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c78111ccafcb3148
-#   text hash     e4a76b4caf4a23c2
+#   content hash  67f066a13e005edd
+#   text hash     fe7afefb2a7aff0c
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  71f18c58ff99a939
-#   text hash     3b0f6924ba4d4d0a
+#   content hash  f040bea91d7acc74
+#   text hash     7e05a13cb38b8891
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

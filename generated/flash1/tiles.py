@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  001bbe6fe05fdf94
-#   text hash     bf82d3f886481ddc
+#   content hash  b690f602fac7848a
+#   text hash     6dffaa2d23d8f71e
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

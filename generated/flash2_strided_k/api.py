@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  40fa37a78b751f9b
-#   text hash     b3b473df9e8a973d
+#   content hash  4faaa81eebe83ed8
+#   text hash     2c4830b9054c945b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9ba8ba1504d24b14
-#   text hash     ae199e79c11ad49c
+#   content hash  477c51ca13c68ed6
+#   text hash     8dbc1e20e3f15ccd
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

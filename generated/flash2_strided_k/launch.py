@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  4cb9d8cbb0ba928f
-#   text hash     60dd50b5cf084659
+#   content hash  c1c4634b5b275118
+#   text hash     280198fd132106b3
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  2eb30132e9c2f035
-#   text hash     b2f6833afc1cda3f
+#   content hash  a72fc165edeb9508
+#   text hash     a37ed1e31c61734b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

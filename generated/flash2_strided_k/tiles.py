@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  457ba2fe23e0d62a
-#   text hash     64300132b6a633a4
+#   content hash  d4fdb95db345f4a1
+#   text hash     5843d5f9baec3c61
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

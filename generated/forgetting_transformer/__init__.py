@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0299680716207699
-#   text hash     0f33571d0da865b6
+#   content hash  49a24c37db7f57b9
+#   text hash     58a6a4a3f11e30f7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  51d4ee44a497e920
-#   text hash     851176a4eef9fec9
+#   content hash  a1042e5a38fc8373
+#   text hash     c7722eaf627490d0
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

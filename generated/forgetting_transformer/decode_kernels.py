@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5a316e68ed30e46f
-#   text hash     ecfdff25caacf830
+#   content hash  2b899c4a4027c639
+#   text hash     c53e253b0e5b2a0c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

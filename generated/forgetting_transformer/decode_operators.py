@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  42958609bd7103f5
-#   text hash     d12f1dda8f2e4214
+#   content hash  368f9f6edda2dca8
+#   text hash     38d693bf3ea51a78
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4d51273fd0edebad
-#   text hash     dff8e39257b1f4bd
+#   content hash  c221e07af9bbfc99
+#   text hash     73bf00600c72577b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5a84ac112e3daddb
-#   text hash     f4de79052bfa32bf
+#   content hash  5ffa3d0f90442d3c
+#   text hash     a0c0a898cdd8c1ed
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2b21b87d12df4056
-#   text hash     b05f460d590eccb0
+#   content hash  6f2c2923a8ab6d5b
+#   text hash     0b8bfc3f0abd6472
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a0127ed23e87fe82
-#   text hash     e3dbef88337404eb
+#   content hash  9a177c904fab2098
+#   text hash     54b8c3d2a72efa3a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  c63c340ce67869d1
-#   text hash     ebffaea5a32dcd2e
+#   content hash  b53796e0eea52dbb
+#   text hash     2f3e97f4c38f78b4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  88666547781a225b
-#   text hash     cd1b091ab2a9bb7d
+#   content hash  4f5c0748aeb8a7b5
+#   text hash     4909e57aec276701
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

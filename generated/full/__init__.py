@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5cf079096c40305f
-#   text hash     e6e997866cc7244e
+#   content hash  d0718c5d74921555
+#   text hash     998ca61907063ee3
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  843b4350e03a5279
-#   text hash     c8c8d14a1316ee53
+#   content hash  40e6b20e034b5d6b
+#   text hash     d87360a0af7a9ca3
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

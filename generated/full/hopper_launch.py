@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7bb8050403dd8f27
-#   text hash     867daaaeb849b589
+#   content hash  49bdd1131526251a
+#   text hash     8e7a35017ae68a84
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  039b0ed4b1704243
-#   text hash     2705b0f6fc5c9350
+#   content hash  1c065cbfcd6c2035
+#   text hash     4bc5457234bd1280
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  df2d97b31616210f
-#   text hash     d0db18e7e44fb030
+#   content hash  c2449cd0ebe9f4f5
+#   text hash     7d795e0fccebc4a6
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6711021d3a258424
-#   text hash     0e42fa294148687c
+#   content hash  a7c4a99ea5467745
+#   text hash     a776f58078c8152b
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

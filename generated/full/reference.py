@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  48570191ba07ed0a
-#   text hash     0170b6564f369ea5
+#   content hash  4c1cbdd0433af608
+#   text hash     f8d2f8494bb8bbd8
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

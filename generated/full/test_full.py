@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d60c4cca0cdcf149
-#   text hash     3a84e11ce6ed91cc
+#   content hash  ab3865778c6b70f9
+#   text hash     4da60ae33a0a5696
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

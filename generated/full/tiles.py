@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  22a1fdcb44fcbe25
-#   text hash     33a27ce2c52a401b
+#   content hash  7221254067e93989
+#   text hash     dc0cf94b9a3c0a87
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

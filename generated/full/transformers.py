@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  65e77d505619ee9e
-#   text hash     3552c9bda1227b56
+#   content hash  b919ec231fac1ffc
+#   text hash     4e08b4ddaa7aae65
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

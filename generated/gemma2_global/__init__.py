@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  85803ac7f54b0e67
-#   text hash     77c635b6bd90ea59
+#   content hash  114db84ed78f6382
+#   text hash     d969e49a16f78c19
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c3f85af8680fa014
-#   text hash     7c7096f098e3c873
+#   content hash  28d02d7a80dbc452
+#   text hash     bf81c433f914d446
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

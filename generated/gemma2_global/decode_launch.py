@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  473592c996a881af
-#   text hash     163144542c77ba81
+#   content hash  37844f0aa0274b6d
+#   text hash     458f949708dfbdb9
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

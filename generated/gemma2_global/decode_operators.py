@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  688f3d9424e46ea8
-#   text hash     fa3ae86de4b43c89
+#   content hash  c7d4787052ce80f9
+#   text hash     e86da89d1cd4c26d
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  26125529f2585842
-#   text hash     cefcd1a314c62b47
+#   content hash  c5de65e36b84d83b
+#   text hash     6abc4cdc03b0a1b3
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  192a486407704517
-#   text hash     f53274cd78d0533b
+#   content hash  5120eed6be6a5339
+#   text hash     210dcc11c349c8f2
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

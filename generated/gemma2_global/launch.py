@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b5d85e7cd295783e
-#   text hash     7c9ce15ade399cae
+#   content hash  c385cc2ca8b04acc
+#   text hash     1e81aecf3529d364
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9fe540daf87ff0a9
-#   text hash     5c0af1743db64476
+#   content hash  99b51cacc6f416ff
+#   text hash     43bbad29766e1d28
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

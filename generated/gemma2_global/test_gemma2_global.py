@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e8f4f8a9cc05d1c2
-#   text hash     50287945259b4a12
+#   content hash  b7384be3924c56e7
+#   text hash     54c840ff1b31cfff
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  21d81b85ce2493d8
-#   text hash     ba5abbd681afd4b4
+#   content hash  66ef8c737d7b6fba
+#   text hash     d039712f3f35f910
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

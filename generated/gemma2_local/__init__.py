@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  cf9bede200404fee
-#   text hash     dfbc26ffb45e3192
+#   content hash  322f91a48a15b2eb
+#   text hash     be9208bbd33b84df
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

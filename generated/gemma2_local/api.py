@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  956b94270ea084c4
-#   text hash     ab79cbf64c6a3d32
+#   content hash  88bf658b6424b370
+#   text hash     a1098db5f9e5fd62
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

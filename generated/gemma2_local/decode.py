@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c9ea5311baf82f3b
-#   text hash     8203f60147a826cb
+#   content hash  405db9375cf3d5d9
+#   text hash     fb865ea9ba55fc48
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  f16b9fe359ee853d
-#   text hash     3b572cc9b67fda66
+#   content hash  186322846cfbd9e3
+#   text hash     cba6a5152038c5d8
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d66d7888afd41eb0
-#   text hash     e58df2b873ae2201
+#   content hash  c1addcb004910cc8
+#   text hash     30749f29df934777
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d9b74eea08e07855
-#   text hash     2839b83dea190065
+#   content hash  edfb43af70ba14ea
+#   text hash     1cf2c47c2d14091b
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5f40328280fbca77
-#   text hash     fe97230f0249864d
+#   content hash  e8b3e9f9d144a6ac
+#   text hash     f6642a716e298cb5
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  61a148643f12cb49
-#   text hash     8eff688a231afb8b
+#   content hash  0cebcacec2e0869d
+#   text hash     7f37121c85c8e3ad
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

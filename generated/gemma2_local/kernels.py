@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0a131e4f5826d7f9
-#   text hash     f0fafe29f7a86822
+#   content hash  c8cbb86e5a57e2da
+#   text hash     74410388f0bf9a00
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

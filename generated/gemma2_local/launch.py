@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8ddb128ba9ff25cb
-#   text hash     df74f70cda3e7117
+#   content hash  534dbd173363b6d5
+#   text hash     1948eb66d042dfc2
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

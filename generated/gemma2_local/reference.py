@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ab9181e62403acf2
-#   text hash     e36cdd858d5edb52
+#   content hash  9fac837930f866e8
+#   text hash     0937abac5fca76a4
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9de37e8bbabe9554
-#   text hash     8c9b5971ff8b51ad
+#   content hash  876e6441d5fd477e
+#   text hash     dbe4de994363121a
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

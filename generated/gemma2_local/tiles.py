@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  dd1611371b2b8d91
-#   text hash     78ed0c0230a5e451
+#   content hash  ccb0ca057dd394fb
+#   text hash     69ea01dd7836c571
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

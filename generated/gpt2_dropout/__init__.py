@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1e42f81b61bc0e10
-#   text hash     50654b042376caa1
+#   content hash  42c31aa6cfb88c49
+#   text hash     e13ca8960f21a1af
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

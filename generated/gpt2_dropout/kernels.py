@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  7afb369f31316a1e
-#   text hash     c51b13de1a2c40a0
+#   content hash  e632be520872b565
+#   text hash     e9e0c818c3f4093a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

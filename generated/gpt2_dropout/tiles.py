@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  1a9e0d5ea3d3771f
-#   text hash     8dad7d8010810789
+#   content hash  9411d94c2cb36e4b
+#   text hash     96fb4b3e8e8d356f
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

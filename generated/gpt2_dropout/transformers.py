@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d6884f089a1a1972
-#   text hash     490cd1961eef71e8
+#   content hash  28c4d9ae4595c508
+#   text hash     228da8211c36bdf3
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5e194ec519e1b9bc
-#   text hash     5b3dc51b08a86963
+#   content hash  842eb18b71f3806d
+#   text hash     62ee2bf441fa6be8
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1409a817701b8575
-#   text hash     98796b1cc15481dd
+#   content hash  bb9caabbdf0acc76
+#   text hash     b7804b43c52c8e4a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  963b46b13c86c886
-#   text hash     521d231e33504f2d
+#   content hash  a0706081e1bf3764
+#   text hash     55f1fb0afe94d6b2
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bcdac6bc0c0e28e4
-#   text hash     92cf44ea9bb84302
+#   content hash  a3d62f265607c921
+#   text hash     91529d026c00133d
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

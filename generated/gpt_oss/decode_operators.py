@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c0995594dcf02cf6
-#   text hash     d5763d275d730e7d
+#   content hash  63057343993c1f04
+#   text hash     f1d7e5413f1156a3
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

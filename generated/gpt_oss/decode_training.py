@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  15f5403820109f52
-#   text hash     d68164a0618ad69f
+#   content hash  258275d3ca0085fa
+#   text hash     5e8e9cdcfed367f6
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7342653cf9ba50ec
-#   text hash     0bd3ae7e3c41ed6d
+#   content hash  524d863dec1f85cc
+#   text hash     e145969fe1fafda9
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  01aa8de4cdfaaff0
-#   text hash     c5345136dd8dbce6
+#   content hash  acc7f2aacf4a7218
+#   text hash     7873d5d77c932f59
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

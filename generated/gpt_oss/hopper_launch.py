@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7bac6069342cb7fd
-#   text hash     cb2c173e365c477f
+#   content hash  9ae6a72e5e01aee2
+#   text hash     af9f3266bf4ef36e
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ed0f1d964d94b0b3
-#   text hash     fab7293b91108d9c
+#   content hash  c4afb2c2b868411f
+#   text hash     5aef05b1d25d7b4f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0d9e8e3ad04bc407
-#   text hash     809ea7f216fc9ae3
+#   content hash  4115d624ade6f64f
+#   text hash     96982f76de917555
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

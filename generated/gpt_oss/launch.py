@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  02da5ddeefbeb092
-#   text hash     19dab6cdf3e80469
+#   content hash  0beb5334484ddd11
+#   text hash     dfb36da11172f5ec
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0adbd9eabe246a1d
-#   text hash     ca7cf0b3b1534e7c
+#   content hash  ddb44c66144a4ba2
+#   text hash     c9766b88a054e0d8
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

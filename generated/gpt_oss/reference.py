@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  225fff01ceab14d9
-#   text hash     2d0dc72d4740689d
+#   content hash  ed0507ae57314fec
+#   text hash     9446f1e5d18fb0d5
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2f05fd706ec4ce6b
-#   text hash     3d7510dde7b5d4da
+#   content hash  79faea4c23215f64
+#   text hash     901090289bc37cab
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  605dd75c97d93870
-#   text hash     01b07a17962a43cc
+#   content hash  e313d609f59fdeae
+#   text hash     6941b913bd2ba72b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

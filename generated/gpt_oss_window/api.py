@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  31f49a9d9b20cdd1
-#   text hash     f2b4a3837b3688de
+#   content hash  4623e6f186f9334d
+#   text hash     90db61376de57463
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ca9429cf83e5e2b2
-#   text hash     4d193c1cef4b7dd3
+#   content hash  ed241344cf33d841
+#   text hash     617d7d6daa06cfd9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  bffed82763a13598
-#   text hash     b0b7a6c2e42888aa
+#   content hash  b929f4b5bf1195b6
+#   text hash     e8eb19ee155e53ed
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

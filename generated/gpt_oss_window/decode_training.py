@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7be9dc2e2a73de4a
-#   text hash     ac1686a6f6f2ae74
+#   content hash  19eff36cfeaa33f0
+#   text hash     bb6e6b7e078cdf73
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  1a0ca6a9ff5ee6bf
-#   text hash     752ae8840e524131
+#   content hash  64f315510335e2e5
+#   text hash     1a4c744b08c11979
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

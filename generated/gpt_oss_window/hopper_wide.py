@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9b7c9c89fb578fa2
-#   text hash     8e4a848430165098
+#   content hash  1dc9fb9065ad276b
+#   text hash     18f9e973aec91e4a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b4476a5e4613434c
-#   text hash     c325fc4ccbf70110
+#   content hash  f7227e9892c92c69
+#   text hash     da3cf9a181985e11
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

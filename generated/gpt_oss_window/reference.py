@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f9ac1ed326010bce
-#   text hash     2ec443dc48448c13
+#   content hash  a2272beff7db8d77
+#   text hash     ba02ec80a603a177
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

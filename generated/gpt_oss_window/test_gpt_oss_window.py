@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  367f36db86d8c9a1
-#   text hash     fd37be83dd804cf6
+#   content hash  a37ffb30ead1def1
+#   text hash     adab6d7ab0b3ef97
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

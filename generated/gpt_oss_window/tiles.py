@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a68a3ce177c620de
-#   text hash     7261f5df62f114df
+#   content hash  b77b30b2609d9151
+#   text hash     879807e95ed55114
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

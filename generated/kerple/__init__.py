@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ca5ab40613785c48
-#   text hash     b80beee8abf9eb7c
+#   content hash  e7944dc77c6e3e9c
+#   text hash     ccec377af0ceadb4
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  cccaaf1a5809c99e
-#   text hash     78a06de7ebd7e7df
+#   content hash  6c6f6753fe330795
+#   text hash     6a4ed24453bcff6d
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c1df9d3b55df6c6c
-#   text hash     792ef334ac22604e
+#   content hash  d9ba3f14697bbf3d
+#   text hash     ff63669520831c4e
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

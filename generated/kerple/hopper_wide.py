@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  107ff4a32239b209
-#   text hash     8d23ddec0a32926c
+#   content hash  eea7bf3175d28909
+#   text hash     62eb94844e3580b0
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d3fb7f9d4bbdf7e5
-#   text hash     02df5f75ca3fc11d
+#   content hash  b2282c265d37e202
+#   text hash     699aa81b2a48bb0f
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  79a33d32001f73b6
-#   text hash     a4f9ed3add9d1063
+#   content hash  c9958ee22cd896bc
+#   text hash     cffea3bf16a2ffbd
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

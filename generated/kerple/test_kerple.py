@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  dd75786e7a6d7b40
-#   text hash     54df3fe4d33dcccf
+#   content hash  3fbe394c7d0db88b
+#   text hash     eeb44d6d51c969e8
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d094ba4d82d9c004
-#   text hash     39828763ad0188bf
+#   content hash  6fb9b0cc18ef2b7f
+#   text hash     e33c44d42c1a2c13
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d5a9e8aff64857ee
-#   text hash     e545183b1bf50157
+#   content hash  71f00953be6dd727
+#   text hash     7e8b4a705480eecd
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

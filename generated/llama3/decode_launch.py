@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e2c2990d992fba64
-#   text hash     4daa4136f60f4318
+#   content hash  53554028e480568e
+#   text hash     f74971945712d029
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  dbcfe421da2de7ac
-#   text hash     5c507212d95c226d
+#   content hash  03fc60a43b8a17ad
+#   text hash     838f91b5d420092f
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

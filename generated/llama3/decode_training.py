@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6b3e220ff4cbc1e4
-#   text hash     d52a1b309a18d87e
+#   content hash  0aa9ad9674579aea
+#   text hash     ba761f6e322acb0f
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

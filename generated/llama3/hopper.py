@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2693ed79274f95d1
-#   text hash     06bfedd695833792
+#   content hash  b1d4caa3e443006c
+#   text hash     d3abec8e927c0eff
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  09d9f5ccbf007565
-#   text hash     93c184942da7799e
+#   content hash  3cba8defa5f33ddc
+#   text hash     6d089aa226e685ba
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

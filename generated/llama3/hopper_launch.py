@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  abb62b8a188d1350
-#   text hash     a811822037475c2f
+#   content hash  e693e0276135ae95
+#   text hash     f7f045e626e5f57a
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  70a8d9a306295b55
-#   text hash     4501bef161a63933
+#   content hash  430b7c932d3d776f
+#   text hash     94e33431ff6f940d
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9b5d4f9632ba6ff1
-#   text hash     c084c7880f0ebb8f
+#   content hash  4780d3286ee18fc4
+#   text hash     d643349c20040772
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

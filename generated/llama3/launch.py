@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ead3312757adbfa6
-#   text hash     12b7a3f94c1abcdb
+#   content hash  6c9c72b4223b951e
+#   text hash     c01782de5b49dde7
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5314de7221cf54aa
-#   text hash     9112c147245923fa
+#   content hash  41ff1c513745dadc
+#   text hash     27d509de152f740c
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  492ddece77e78fa9
-#   text hash     0795ef193a1a7758
+#   content hash  b77a61d20d817297
+#   text hash     bea3407db0adb04b
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

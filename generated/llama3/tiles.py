@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  85412c823dc71163
-#   text hash     0c9ee2b4ca49b8ce
+#   content hash  00f1cb0bd546e1da
+#   text hash     2542868822e3cd9a
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

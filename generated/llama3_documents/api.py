@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d22dc4e89584fec9
-#   text hash     587412dd7b6166b9
+#   content hash  087601edeb11c9ef
+#   text hash     be56ef1584c023b8
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b4f2da35d95954c8
-#   text hash     ff0b7bac5fc34735
+#   content hash  7ea5f0988dae9b32
+#   text hash     7b2c66614e0cf684
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  dea35fdfde635b18
-#   text hash     261c3b37ffa9124b
+#   content hash  ef2abb85c9cfb7e5
+#   text hash     51bd09f8de9e5959
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  346903e29602833b
-#   text hash     e28ae10e8df57439
+#   content hash  c87825d0718b33a3
+#   text hash     9089c65fba5d4cba
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

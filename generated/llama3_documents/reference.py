@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e7dc938403b81867
-#   text hash     c0c7139b9b5bee62
+#   content hash  e6bb510c9c521c63
+#   text hash     9f6ac4d2ac042834
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

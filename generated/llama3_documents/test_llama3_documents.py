@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4aa594ad37d3090f
-#   text hash     fb6770eecf2dd738
+#   content hash  0dab84a0d09f6790
+#   text hash     5b9cb48dcf114ab7
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8c76eaf699b4a9f1
-#   text hash     a96dcdd2a0957aa8
+#   content hash  61c26f9ffa2b4afd
+#   text hash     d84a3eadb25e8703
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b779191b1e9c8488
-#   text hash     eeb44f7bd58157b0
+#   content hash  4b34af9aeab501be
+#   text hash     eaf5fddddfb2f8c8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7da67cda67bf8ca3
-#   text hash     a50f967369a7ce09
+#   content hash  605adb016188f17d
+#   text hash     8a6f3e863ce9563b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ab15e5f2361867ea
-#   text hash     5a42cfc31d5daf24
+#   content hash  21c2e7f9b9ad1b90
+#   text hash     faa1d9e1db429154
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

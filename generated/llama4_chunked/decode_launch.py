@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f2a6698ac3b6e32d
-#   text hash     51f8cb781234f4d8
+#   content hash  2595081ac2c61213
+#   text hash     2d9cfc55c9764b42
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

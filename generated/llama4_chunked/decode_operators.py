@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8df7949450728c3e
-#   text hash     49da95c8a761c02b
+#   content hash  8eacd60ad70a1b71
+#   text hash     a25417dde9aff9bd
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

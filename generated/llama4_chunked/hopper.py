@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d79203cb4ecaa366
-#   text hash     497a505a21c4783e
+#   content hash  127c1176ec5ca8c3
+#   text hash     25b36da49bd1c0e3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  eec5b1ca8b07696a
-#   text hash     06966bd3a29293ad
+#   content hash  2c4d87da92fa5124
+#   text hash     c98cd319f064ef38
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

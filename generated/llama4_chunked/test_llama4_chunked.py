@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  dffa993aab6ad864
-#   text hash     33ac65de0f5a4d47
+#   content hash  282ea9c1bc1634a8
+#   text hash     ab0fa16f5f0c79a5
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

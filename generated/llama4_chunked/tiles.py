@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e2de7121b4cf8eca
-#   text hash     4de3378b0007725e
+#   content hash  a19c533846d8aada
+#   text hash     4cf28794c7621e97
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3f4eddfbee00d26a
-#   text hash     15c04fc7dd7707ec
+#   content hash  4beb13d865c0766b
+#   text hash     5ea047bebde1e8f9
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

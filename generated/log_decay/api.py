@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3338c36df09f885b
-#   text hash     18accf05f304d3c1
+#   content hash  2d798a8de071c868
+#   text hash     ae1176dc3ef5b7d1
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

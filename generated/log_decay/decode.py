@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  da7a386019be1cac
-#   text hash     de29c3a4a6dcadb7
+#   content hash  2ea9ad5bb01d64bf
+#   text hash     b2201876a734809d
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f97b1bbdc32bd123
-#   text hash     a8541ae5d19dea4f
+#   content hash  e7ade436e9fb4f05
+#   text hash     2852e37d2593e0d3
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  65a1ffe6b477bc9e
-#   text hash     a7718a2a0a3f297c
+#   content hash  830a8396aa009d5e
+#   text hash     cb9ff88d952f56b0
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

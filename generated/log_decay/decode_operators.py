@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c2bc0907de1dc1f0
-#   text hash     5a9700d061c8c4be
+#   content hash  1c71c83ad08a13be
+#   text hash     14d285b21bc655fd
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

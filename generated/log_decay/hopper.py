@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  47f5c5d802e7c1cc
-#   text hash     7ec80dc541048f18
+#   content hash  00806513652994a3
+#   text hash     2e8f9eecb09da86f
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d6e39c41b6679ed9
-#   text hash     cbec772786caadb7
+#   content hash  db183f2451b9991e
+#   text hash     3d0d6ed47352ba86
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  771c5053c82737c6
-#   text hash     cee0e9d2ce0f5868
+#   content hash  a81576c061956272
+#   text hash     276131f79373d0b1
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b3a6e6350c6e9b08
-#   text hash     83a2d9814b472761
+#   content hash  3b6cfe57d93fb732
+#   text hash     403782d3c4569008
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

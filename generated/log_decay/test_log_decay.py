@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3c5e70cd2c835df8
-#   text hash     8c05b0a6242d9040
+#   content hash  38508fd0a68582a1
+#   text hash     29572619e4757669
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

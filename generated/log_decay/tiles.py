@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ab7d8cf0f72ddde1
-#   text hash     5d5e59228dee1c89
+#   content hash  34a984361c75c3f1
+#   text hash     a6d5dd5a18caaed3
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4f712bc74a8973b2
-#   text hash     21a75ea323485a8f
+#   content hash  a84ce366416a61fe
+#   text hash     d0e45a4fe9d11aa0
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

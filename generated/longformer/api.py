@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f1efb8dea75251e5
-#   text hash     2ca80ff824694000
+#   content hash  09c85ff12c248264
+#   text hash     a3698772ca523fe5
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d3fcc291842fc1db
-#   text hash     54cb54d8346ab6a5
+#   content hash  0b67f208e1cd7b88
+#   text hash     adef76a35d63f8d7
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

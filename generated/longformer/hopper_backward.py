@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b9a948abe42fff7f
-#   text hash     89f5fb3cab927578
+#   content hash  07949108a369d996
+#   text hash     615fcee2c47591d1
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  bd5714ea5e3e149e
-#   text hash     ccaf01ababbbef53
+#   content hash  5b7cb3447e25eadd
+#   text hash     489bfcc3920838bf
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f288acbd33b3ed3a
-#   text hash     b61040739f261525
+#   content hash  f9a07824ecec1661
+#   text hash     87a695e548527e33
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

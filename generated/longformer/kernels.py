@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  0fdbdf0775a27d6f
-#   text hash     16f016826b7fbe9e
+#   content hash  fe709be2d77a04d1
+#   text hash     6627dec9358da7fb
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

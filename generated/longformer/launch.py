@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  70f8a470eb9af829
-#   text hash     62ac718e48508fa8
+#   content hash  24e6733d6f04a638
+#   text hash     96435242cdf036df
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

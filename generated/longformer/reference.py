@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f9d71d981637d1a2
-#   text hash     c586e14821aab4da
+#   content hash  cd7d0f3309eab8fd
+#   text hash     bd740a190741b104
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  535029e040654abb
-#   text hash     56380e1a2755ffce
+#   content hash  fc0603b53ba53db3
+#   text hash     a558e4235afdb510
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ce30a146c00526dc
-#   text hash     2ca9b3fe08df2513
+#   content hash  6bc46637db7cd699
+#   text hash     3fbc6e6edd8a4f3d
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  29c33376947f55c7
-#   text hash     0206c7f03f148976
+#   content hash  1445e4fb8a6373bc
+#   text hash     268ae97f0edc3cce
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

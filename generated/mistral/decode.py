@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e1c28f2b36cff229
-#   text hash     2235d11d9449ea6c
+#   content hash  b95f4a514f2f6916
+#   text hash     71f92f9a413a9fa9
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

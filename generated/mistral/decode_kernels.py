@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3d178823edeb8a13
-#   text hash     ebff46b93e0a5b19
+#   content hash  52e2b43806e024f0
+#   text hash     eb468da7b74aa499
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

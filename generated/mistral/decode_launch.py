@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  20c70d1a5feecaa0
-#   text hash     83db757447ca3ce1
+#   content hash  3c5d64660667f021
+#   text hash     e1e3ec89073a7fd7
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d94d53007ad1bbe1
-#   text hash     2f8ba1c03aed2a2e
+#   content hash  17d8db7e44ad67e5
+#   text hash     b6bb4772d5ea62e5
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

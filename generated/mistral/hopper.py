@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8e735a117e767616
-#   text hash     496d89e282e674f4
+#   content hash  3d73d4a990024cb8
+#   text hash     157acf6edcb0d79f
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

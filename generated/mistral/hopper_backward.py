@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  bc00ac909c9f8544
-#   text hash     ad87df59a9ef8d07
+#   content hash  9f9207a200a67745
+#   text hash     db3d5e6af24dd9fe
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

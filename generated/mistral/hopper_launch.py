@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e1a7b1ab4df32435
-#   text hash     2e8633c70274a892
+#   content hash  920f59afe20723c9
+#   text hash     c0784a70ed8f04db
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  629dd8e9b8fe072d
-#   text hash     fcc2a20e2ba6f1de
+#   content hash  f04b0d808e08bfab
+#   text hash     d4483be5535452c6
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

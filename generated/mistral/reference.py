@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  42949e7fc868106a
-#   text hash     0b8bb61c6dce60ae
+#   content hash  e6622eaa95e8630a
+#   text hash     a0993b503c0d7d12
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0ab662db3e6aa3b6
-#   text hash     3887a48ae8f791a1
+#   content hash  68a0c494f3d95862
+#   text hash     8201ab6449bf169d
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

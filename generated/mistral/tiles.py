@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  51b2b02755aa1487
-#   text hash     c8ae010d3776d256
+#   content hash  fdf25300e0f9d650
+#   text hash     b80b37fa1aeaad68
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  64fa6180d1daf671
-#   text hash     f64ad6fc85b0b4c2
+#   content hash  6c2552c350ddd206
+#   text hash     93f5e29b0d06c81d
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

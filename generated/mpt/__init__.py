@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1143d133f949dba5
-#   text hash     785e3b9acbe965fe
+#   content hash  d0c877665aaa1cdd
+#   text hash     bac05bdefc74109d
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6a1381d64aadb06a
-#   text hash     e804cd3dd0d6b725
+#   content hash  df556c19c691acb0
+#   text hash     bc57dd261693a2f0
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  bed5368d393f0b21
-#   text hash     444ee12730a16889
+#   content hash  2f82800ff29daa07
+#   text hash     2ec40d076368ab76
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2f80620649f58e2a
-#   text hash     6aecb7c9f87e04df
+#   content hash  c4a6ffcb50fca7e2
+#   text hash     a39e43167514ed62
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

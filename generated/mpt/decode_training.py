@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9ab500acebd95429
-#   text hash     6b629d6aefb6a21c
+#   content hash  e8804471847aff54
+#   text hash     c4d8c0a54a98369c
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  bd49202c2ffe0ba5
-#   text hash     e18e03a30ee7b105
+#   content hash  f0e4bd6ae7d0ad07
+#   text hash     a0f99bf4ffbd332e
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4f76ccf39608b671
-#   text hash     771c7774ae8eff5b
+#   content hash  0b5067a02e104c70
+#   text hash     dc1d679b8bd3127e
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

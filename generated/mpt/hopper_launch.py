@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f2b417df57be90bc
-#   text hash     56f4cfd55ee54143
+#   content hash  8ca41f03bbc14a3a
+#   text hash     0768949794768002
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  526d8dfa716ab5d8
-#   text hash     ef2d425426cbf174
+#   content hash  f793a07e5f7fdd06
+#   text hash     5d870883159724a7
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

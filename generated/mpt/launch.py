@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e917e7e63f73c7ef
-#   text hash     92dd741ee17c5664
+#   content hash  cfe5e0b0c7682851
+#   text hash     9ffc707ebe0c1fcb
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e172bbbf1000cffe
-#   text hash     a31ab2eb15e0f595
+#   content hash  5eac354b46aabbf8
+#   text hash     c91897a90100dcca
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

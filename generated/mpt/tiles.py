@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6d5b234b6a66e585
-#   text hash     c363d59a0a806916
+#   content hash  590542e9352132ac
+#   text hash     7b55015ccba4b30c
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  b552283509936a53
-#   text hash     e2ccea47aa88b0c5
+#   content hash  bcd2ee499df4fb9a
+#   text hash     4c4a0ff35636a42d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  11eae87d095e7793
-#   text hash     42ed1f62a2de5251
+#   content hash  630a55cb01a7fcc8
+#   text hash     3616188ea30730d4
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  81af4ce22c56c8c0
-#   text hash     15fddac225b13aae
+#   content hash  a1364293cef857c7
+#   text hash     a3077def1e7f1a0c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  eb35eb190b6b49b2
-#   text hash     34ba20a1117dc571
+#   content hash  d6ebcf7d4d0b9da2
+#   text hash     e54f8112fd6c08a5
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  cfc7974dfc555bc2
-#   text hash     9427931cfa01dac0
+#   content hash  821e297592a91db0
+#   text hash     0456fc6e081b522d
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  dc0f7cbed43f60b5
-#   text hash     12a4070cf48a9f8a
+#   content hash  f42fc542bc62ca6d
+#   text hash     d947444f189f3e81
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

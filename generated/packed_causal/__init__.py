@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  59a764bce11bf4c8
-#   text hash     95ba4781cc994c9c
+#   content hash  2341475079fcc670
+#   text hash     beb8c8e0633d8a82
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  650a8a70bec74500
-#   text hash     bdcf933eb393e11b
+#   content hash  aa23ad4a4ff19cbe
+#   text hash     401738f145ead2ee
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  54797c2bc8cfe3a5
-#   text hash     a4917e519463098d
+#   content hash  0643fa39b0caf65e
+#   text hash     99c290dfdd2efd3d
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  522f5c9df908aa5e
-#   text hash     af7b67b17cbb5526
+#   content hash  0b3944572207f0f3
+#   text hash     e5f0e85f2727cc92
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

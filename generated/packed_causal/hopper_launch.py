@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  43908e4efdbb7771
-#   text hash     9a08a0c7c5e5feed
+#   content hash  2a65a9d2429d593c
+#   text hash     be8fa4f08933d334
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2f799f6ef162abf2
-#   text hash     d958ea3a3d7b3c04
+#   content hash  d19da3107eca915d
+#   text hash     12d289f18087d147
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  879a876ef167e92b
-#   text hash     d935467b01635ec7
+#   content hash  1425e64624b0ff52
+#   text hash     18ffb2f6bd0db07e
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7b16ca5d65645075
-#   text hash     4bc3d3909ce3b97e
+#   content hash  c1e828d9d97c8246
+#   text hash     341a9a48ff53495e
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

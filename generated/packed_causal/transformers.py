@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0b9e48e9b4ff1f3c
-#   text hash     ac1dcca75d9402d7
+#   content hash  26ddfe3e7e0ed2e9
+#   text hash     f05709d349549af2
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

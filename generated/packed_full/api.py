@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  cf957a5fbcbd9790
-#   text hash     1aa8b9a5596a85d6
+#   content hash  16f1b8fc42a60c6c
+#   text hash     f74a17257546305f
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

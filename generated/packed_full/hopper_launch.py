@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  95ce07ae890f21ca
-#   text hash     51a4c45baf0f89cf
+#   content hash  e8f9290e1b2228ff
+#   text hash     2515d722257ad9ee
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  de163448cc03d67a
-#   text hash     b5994cd468238f11
+#   content hash  0fb2be60d406bcdd
+#   text hash     1c63577dcd0e0f50
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1b8db4b19a719379
-#   text hash     d5c17f86acb7bc8b
+#   content hash  53797e161db462ae
+#   text hash     c6ae8384959d32dd
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e24c1f9974fa77b1
-#   text hash     b99b23e0bdc14746
+#   content hash  bcffe0b5bbe156c7
+#   text hash     654f9fe9eec9295f
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  04ff28a542f3af5b
-#   text hash     8999728ee6a6760f
+#   content hash  1eb51d3adb20c823
+#   text hash     1b5326628da8b233
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  59216f3011e6ea78
-#   text hash     3ac9eb22dda37cc0
+#   content hash  90dc7e79f64cfbed
+#   text hash     d456609cbe5b5123
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

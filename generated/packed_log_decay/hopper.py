@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2ed6040bf293a79b
-#   text hash     9734d411e2f279ef
+#   content hash  37cd7063bb7a3a49
+#   text hash     f227f392c63d62b7
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

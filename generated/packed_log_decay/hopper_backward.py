@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  96a63ae6331a716f
-#   text hash     852567af5557d54e
+#   content hash  ca74d8685353a918
+#   text hash     25c0ce5e8a94cc12
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  515a2bb20c5ff88c
-#   text hash     f612a33d0379420f
+#   content hash  a254c6c375e98ba7
+#   text hash     c4b4259204af136a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

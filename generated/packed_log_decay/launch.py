@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e86fab7e30cc7656
-#   text hash     f0f1786072a496f1
+#   content hash  cc4214659aa89d9c
+#   text hash     25d7c9681a1df4cf
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

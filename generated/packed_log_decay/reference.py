@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  2b41b31fc83a48b8
-#   text hash     7ed0be4392949fc3
+#   content hash  c1efaad6fd025978
+#   text hash     d78ecf107843087f
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

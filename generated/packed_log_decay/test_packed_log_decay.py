@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8e52bb760ffd9f21
-#   text hash     d1c0a9bf3b0af840
+#   content hash  d1aea93e460c062f
+#   text hash     74151ac6aaf9951d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  dcfce5654349bd83
-#   text hash     478848386879ae85
+#   content hash  5b57a63beed84286
+#   text hash     82f149edf2a5a0fc
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  743dbfe931bb6bb1
-#   text hash     ca40b8e00b4f1720
+#   content hash  e261febfe0c10949
+#   text hash     34a152819d0b83bc
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

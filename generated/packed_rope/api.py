@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c53b9c5761a279a4
-#   text hash     fabeabba69e0b627
+#   content hash  0ec348e401041438
+#   text hash     2511b0eaf37459fd
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

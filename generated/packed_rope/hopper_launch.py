@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  cfef5dff69f3d58f
-#   text hash     cec10a415d68cb15
+#   content hash  d3f6bf261a6b8c8b
+#   text hash     cfb6ef8b61e382cd
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

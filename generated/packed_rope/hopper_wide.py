@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  afad8a7c4592334c
-#   text hash     a1b13b5db1b6b693
+#   content hash  0fb9bae8fb80e12a
+#   text hash     b1ec984ac416aa9f
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  86f1743824c28807
-#   text hash     e2b5aa66511a14c5
+#   content hash  220a3fa9912d5743
+#   text hash     6b628fca9b483edc
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  98c949d07ce4514b
-#   text hash     2811e587f265501f
+#   content hash  c9784832c8723d8f
+#   text hash     ca953e2f6c13dc35
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ec6d9eb43bba36b6
-#   text hash     62fbc9a696e9ca99
+#   content hash  010e2dc0819580de
+#   text hash     74551f1f3b4d46f1
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e85f1c87dc4ecd25
-#   text hash     1b4cf994f98ce7a3
+#   content hash  5cb02ab2e9fce206
+#   text hash     8a1688787cd53463
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  eb54c35b75938e4b
-#   text hash     0c7a38b230288763
+#   content hash  eb9c2d5353c01374
+#   text hash     58a5e8fff0115fa2
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  fbae1b630b1244e0
-#   text hash     2456c67f21923d64
+#   content hash  abc39005838cab35
+#   text hash     d08cf145bb16a356
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  6e4fc059ee80c61b
-#   text hash     6d8806b59e4aacfa
+#   content hash  ce4202716bb2c12c
+#   text hash     5555fce63af61d0c
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  ed0f8b7658b8a857
-#   text hash     644d9c452862f7b3
+#   content hash  fd1f49a874b38619
+#   text hash     9f1ccdc4cdd64125
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a7e4ffca73080a63
-#   text hash     3f74a955e3f9c62b
+#   content hash  fc6aed87e1663ad8
+#   text hash     1635d9b6d7400281
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

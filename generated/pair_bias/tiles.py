@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  cb3c5f4559e55331
-#   text hash     dd5b8a75d3be9c03
+#   content hash  3f49c38e8d605c98
+#   text hash     4cfcf5fc8f29fe1a
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

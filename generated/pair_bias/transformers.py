@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  cd7ca61903862bbe
-#   text hash     c5874c964409f7bc
+#   content hash  7b629b8812260fce
+#   text hash     cb0b428f44336d8d
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  cbb05f1ce850b114
-#   text hash     c22e0d7c8b2b7b0b
+#   content hash  30548063462865f4
+#   text hash     b4b1e403a7d22e05
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

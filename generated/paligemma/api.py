@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8a32dbb683a262eb
-#   text hash     c5100ad2220c3d6c
+#   content hash  d7fccb8d3ed02833
+#   text hash     5c5de29be1541ae0
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  5ee5f0172e7ea3ba
-#   text hash     facbc15af644140c
+#   content hash  d8888d93d45ad2bb
+#   text hash     e092ed6d3a4d4dbd
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

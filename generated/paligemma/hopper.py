@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  be6590c0465d96f1
-#   text hash     b60b76459674026d
+#   content hash  c1255dbb1a9ec718
+#   text hash     e320ddbe3d57b85d
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

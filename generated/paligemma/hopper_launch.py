@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  604ec1c3fcaf8c7c
-#   text hash     10706fff359c8af6
+#   content hash  f50d86a8133a2644
+#   text hash     22d756b7f29683dd
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1e63311119d42bc5
-#   text hash     ab86a192972d5fc3
+#   content hash  7ad5fe4896d84f86
+#   text hash     d0ecb4713ea30306
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f7c38fc20e8206f3
-#   text hash     71f00978d6cf2938
+#   content hash  a2a261258fd8deff
+#   text hash     cd51198d49144e5d
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  346d16de0d6492f3
-#   text hash     ea6c1cff81b1ee74
+#   content hash  496233c3b1d64251
+#   text hash     8c528dffbaeadcc4
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

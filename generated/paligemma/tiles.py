@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6bbe55141ccb7788
-#   text hash     b99dd9481b820f1f
+#   content hash  ba8abc674e9f4168
+#   text hash     4029c7c80c62513e
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5ca8668d67324b0e
-#   text hash     7d530001b97fbb95
+#   content hash  ce1cddc9e21078ce
+#   text hash     37aae1ee246ab4b1
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b26aad221b6ccbcb
-#   text hash     cbb99d16761b5bb7
+#   content hash  e628e8c501ac88e9
+#   text hash     a7cf22b6009cea81
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  726f568a58a8d334
-#   text hash     1148347bd85e4bb2
+#   content hash  3124fd8fcf501a8f
+#   text hash     06e2a0b46ee6fe32
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

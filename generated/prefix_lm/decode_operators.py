@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  068ddb42b2a0d6b0
-#   text hash     a4cd663e720ade7b
+#   content hash  ce819c9906215c43
+#   text hash     a7795eaaae76b22d
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8ed24a857959d9d3
-#   text hash     9d9abd5ad37ee9d0
+#   content hash  56a5a851480c4a87
+#   text hash     fd63083093fb080c
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a863cec1a9c5220e
-#   text hash     9ceca4994210be94
+#   content hash  864b4a36088e28d5
+#   text hash     6ac5fe6d4e40424c
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  005a8d9bef616238
-#   text hash     e9b41b6950e9342a
+#   content hash  fb73975095f471f0
+#   text hash     393149db4d8c37b3
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

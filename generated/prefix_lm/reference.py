@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d8312e8e7fec10aa
-#   text hash     3c064fd72a75eca5
+#   content hash  531317138551419a
+#   text hash     1b11c58629139d99
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  bcd222ce833de7d4
-#   text hash     73c0403b4b5a70d2
+#   content hash  a4943e0cd5490f2a
+#   text hash     880398d7394c3e34
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

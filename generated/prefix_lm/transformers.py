@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d2863e5e94a79588
-#   text hash     0a657e67c9a9ddfd
+#   content hash  3b5e08509ead5044
+#   text hash     f1055dc73430a30b
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

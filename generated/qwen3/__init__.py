@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6a77fd13706ec826
-#   text hash     f99fc43169f0cba3
+#   content hash  6293c2c88535cdcb
+#   text hash     8ba73ebc296455de
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f47165681ef75187
-#   text hash     0151c1a819aff619
+#   content hash  7a84687a845b6e4c
+#   text hash     18ac58196ad69f13
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

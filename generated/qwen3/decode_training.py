@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a4171804e679c2a1
-#   text hash     e6f0e74f04b4121a
+#   content hash  324a90fbc32788c9
+#   text hash     e01cffa37596968d
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

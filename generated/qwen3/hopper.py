@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3dc0c612f5b198fd
-#   text hash     c91062cf6310d822
+#   content hash  737f0e2ee2c1187e
+#   text hash     af50cbe2f1ffd7d5
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0786bdbdb08fabe6
-#   text hash     4581f1a6862215fe
+#   content hash  b83d2e44e4db6d1b
+#   text hash     4aa0d96eeb9d27e2
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

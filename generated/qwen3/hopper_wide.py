@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9ed5de9d804ccc49
-#   text hash     da35781443145e77
+#   content hash  93274a9cd5c97d1a
+#   text hash     ef787cd31359d067
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  79b230ffe8d1477f
-#   text hash     1fef054e88f39a27
+#   content hash  b81e2bfae85c9849
+#   text hash     ad339e6919a2a86d
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0d723ec519122fa2
-#   text hash     7b8df1fd2a6ad0c8
+#   content hash  a6e1e361fd9a9575
+#   text hash     503bbc66962481be
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

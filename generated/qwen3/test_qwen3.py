@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f4c99b8488e195dc
-#   text hash     f40bf231877e2abb
+#   content hash  0bf87ea257f78f68
+#   text hash     1e7f405d9982d9ed
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

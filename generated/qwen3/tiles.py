@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ebb807ce117409a6
-#   text hash     e6ce745200285703
+#   content hash  977874b7da740ea2
+#   text hash     0fe428cbff897955
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

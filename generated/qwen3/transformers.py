@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e32f5046e0c32bf3
-#   text hash     7c28027930dea36c
+#   content hash  98f3d996edde93b7
+#   text hash     4ab3702214139bc0
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

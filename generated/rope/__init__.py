@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b82610d16e6aab41
-#   text hash     25d5b56ef6e14b22
+#   content hash  28f1666017f2e994
+#   text hash     3e32dfdd6d94bc27
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

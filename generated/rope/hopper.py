@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  321b77c2441dd47b
-#   text hash     fbe90fd62c35d9e2
+#   content hash  76e7173f75da942d
+#   text hash     dc7e597a49d0383d
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

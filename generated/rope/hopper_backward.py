@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e59de99cde4839e5
-#   text hash     69c4509da1475114
+#   content hash  b9fc2c3fbfca9621
+#   text hash     f900d821c6231984
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  3f86e03b852cc333
-#   text hash     e858453c29d3f185
+#   content hash  b2efbab2d21589bd
+#   text hash     4ef124e7091666c2
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

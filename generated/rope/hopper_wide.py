@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  70c492f178be940f
-#   text hash     f6ef162a9b3db01a
+#   content hash  f900454118d63289
+#   text hash     a3f371139d9e3538
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

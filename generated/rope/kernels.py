@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  86a4f3f74db14adb
-#   text hash     785edfcbf4a09b9c
+#   content hash  eb6e4713b358f816
+#   text hash     f97673f3d75c63c7
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d1e0b02e1aef041b
-#   text hash     584134aadb8e693c
+#   content hash  4e34aed3baa0224a
+#   text hash     07fb6ee73ade2faf
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

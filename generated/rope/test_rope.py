@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  917fcbb6441b6995
-#   text hash     053c9cffd8a33ce4
+#   content hash  8fb447b39b9a7f92
+#   text hash     ef5ac684aac48cf5
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f038db52db9530ab
-#   text hash     da54402f5c8c7ffa
+#   content hash  f0feb1525d18b80f
+#   text hash     1bb9f4aa593dccaa
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ac27dc02e19344e0
-#   text hash     c114898ef9c1e125
+#   content hash  4f1a3b2541120f78
+#   text hash     eb89c03af78f698f
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

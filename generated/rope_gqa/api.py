@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  22d37fd467f3c89f
-#   text hash     871126b95cb96336
+#   content hash  94165f4694bdee21
+#   text hash     fb5cb3597a890831
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

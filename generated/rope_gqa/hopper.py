@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  2eef3d1057edac9a
-#   text hash     a88dc9bbcf3c25d7
+#   content hash  55a66fe09e8b64e0
+#   text hash     367e44b35bc1291a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b9b524ee081aa680
-#   text hash     521b4494fcc453d6
+#   content hash  97a1f55183dd49d5
+#   text hash     d6d19703586888dd
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

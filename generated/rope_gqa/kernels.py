@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  8d1a3161bb1c68fb
-#   text hash     d281e1b85b911e9f
+#   content hash  1688227ef9029f2f
+#   text hash     47ecc2aad29107c3
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

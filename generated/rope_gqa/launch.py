@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  060a8391796c5b71
-#   text hash     e1d3d599f531dfa3
+#   content hash  26e09b62f85f9d1b
+#   text hash     920982f35445331c
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

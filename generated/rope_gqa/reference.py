@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f34aae246669f02c
-#   text hash     d3f497f60533400a
+#   content hash  e089e7369b08248c
+#   text hash     6941d2d6bd62665e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5afbfeac64a8ce17
-#   text hash     52e37d2b9f2a58e5
+#   content hash  e5625e2c263e67df
+#   text hash     c89d5f2dd2ca45dc
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

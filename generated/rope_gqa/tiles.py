@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  dc8f1796e04a665e
-#   text hash     743076c33ee9a7b7
+#   content hash  930e7b1bc51ad64a
+#   text hash     f9369e5ca07513f6
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  4995420f67848f0d
-#   text hash     3ea445eebee06e23
+#   content hash  2ab6f478de0545b4
+#   text hash     c9be3757aaaf7f4d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b7eaaae5ee29f4fd
-#   text hash     d94e761ca8fd0b3d
+#   content hash  6b9c2daa76537c96
+#   text hash     00aa7a5c138ff841
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  1b8f23e22aff7bb9
-#   text hash     7d8ac8a33cae47a8
+#   content hash  5e83c1f4d82edfec
+#   text hash     2151332b54634bac
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

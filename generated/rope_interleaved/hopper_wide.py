@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2bd3b3604173012f
-#   text hash     d5f528e0f7538926
+#   content hash  78d5f60cf86901bb
+#   text hash     ebbe37464c59fcf9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ab312a9fe4e438f8
-#   text hash     762346b221265cbc
+#   content hash  60fafbed0bd98ead
+#   text hash     446bf0f07caa22bf
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

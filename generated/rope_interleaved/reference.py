@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6b0dff6be91f05e3
-#   text hash     2c0f76134d794c12
+#   content hash  b99153ca0e0734c0
+#   text hash     915d0bab5deb80fb
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  18010759f7504102
-#   text hash     e812b6e6f5e57a18
+#   content hash  740dacc543b08bdd
+#   text hash     851efc8d1bdded5e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ef3006dc1b16f8c6
-#   text hash     ce7ade2eed2e22b8
+#   content hash  7c58a55c8e73c767
+#   text hash     07cb641d36bc0fb6
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  874e4aafd44fb768
-#   text hash     646edd3e22f89c10
+#   content hash  241ab04d2db22b6a
+#   text hash     04f1f9f5babb610f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

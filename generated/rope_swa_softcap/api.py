@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ee609d9a620d3b42
-#   text hash     18c8f8d1091c8cf5
+#   content hash  d81e6099e35a14bc
+#   text hash     3c8ed8149b481eca
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

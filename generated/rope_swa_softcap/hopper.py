@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  72e571e9c827c212
-#   text hash     ff80c89d6bdbf31f
+#   content hash  a178f402ba5c2d9e
+#   text hash     bfd4dc75d422eb00
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

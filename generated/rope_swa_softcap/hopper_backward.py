@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  9cfbe951d6dfdaf0
-#   text hash     42606dca1f17c93d
+#   content hash  1b118f006869cf9e
+#   text hash     68659570faa8f657
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d9e17cc21417de43
-#   text hash     7d3cdc42d35deb43
+#   content hash  eee8bbca6dce978c
+#   text hash     953842a610ef020a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

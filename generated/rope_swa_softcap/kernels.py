@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  b2f44a8352588dc3
-#   text hash     45d1cdcf8c2ae392
+#   content hash  ae630fed08c991bb
+#   text hash     541d00e8432153df
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  1dd0665be71e4c6c
-#   text hash     59c953e4b3fb5f70
+#   content hash  a41b4f8ec19924b8
+#   text hash     95f456f702a1f1c7
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  24dddfc10468e885
-#   text hash     063595b1008d88c9
+#   content hash  fc1a16e1558d4f7f
+#   text hash     bc3f9cd07ecfd135
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  81809fb458424403
-#   text hash     3fc0d07dae9468a8
+#   content hash  bb17038232ca3a11
+#   text hash     8ed17f1cd97944c5
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  64112c7b86426933
-#   text hash     8a05bb6eefb3b335
+#   content hash  bf16b51064f88db8
+#   text hash     72e3c10117a212b4
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a4f9a51ea9251ffb
-#   text hash     43db98d980d8a275
+#   content hash  092d31a0e3b99888
+#   text hash     9f5437338e568192
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ec34a17da8c06bf8
-#   text hash     da268742056623cf
+#   content hash  105f903b006cb1aa
+#   text hash     e37dc3577ecef10f
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

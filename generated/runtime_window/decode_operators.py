@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  622f30554df42f87
-#   text hash     26be5f97d483ce19
+#   content hash  f57170b8941e6944
+#   text hash     a4d2d66889c9a1d1
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

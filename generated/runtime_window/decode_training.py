@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  235cf14e90c00b08
-#   text hash     fffd8c87b8b4c3a9
+#   content hash  6786e2d7e49f4206
+#   text hash     b217c506d08150d9
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

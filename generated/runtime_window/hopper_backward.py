@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3fe2cfd90517c00a
-#   text hash     f42138f24c5cbcfe
+#   content hash  35dda1cd24cbb616
+#   text hash     bfae8c0216d548c3
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  bed13e641e2ff83f
-#   text hash     ee21feaf414ebd8c
+#   content hash  6fdcf9707eee795c
+#   text hash     ddc305d345c3f1a4
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

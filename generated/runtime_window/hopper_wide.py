@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  828bca579c3395c5
-#   text hash     5feb49ee29364c6d
+#   content hash  ab79b93d42c11561
+#   text hash     ec1d463087bae345
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  39a30d8696451868
-#   text hash     93d7337d73768e92
+#   content hash  d43322702d5fd561
+#   text hash     e7540ee89a86e92a
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

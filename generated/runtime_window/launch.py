@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  552193fc1c1d0552
-#   text hash     43563a84a5d1c113
+#   content hash  b63ed5dae900e112
+#   text hash     afc6a7d22f27194c
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

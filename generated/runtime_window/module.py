@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  dddd784a564c08b5
-#   text hash     8533c4e8b9da9bf5
+#   content hash  eb1be762d2625406
+#   text hash     7a90cafef214b607
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d6832b4ed4e37153
-#   text hash     08f2435264226cfc
+#   content hash  7701797d8eb6f3ce
+#   text hash     5ca6de723d73a401
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

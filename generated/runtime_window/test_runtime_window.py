@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2bb083ef33ac9b10
-#   text hash     ef5f4328476ca346
+#   content hash  6279048604f2c444
+#   text hash     802f8131b92fbe04
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  4ef15c1254092c88
-#   text hash     20199eba4c1f25cb
+#   content hash  7ec9656e98b07b87
+#   text hash     a08382699492a67f
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  dce55e4ebd62b86a
-#   text hash     5494057d33b68ac3
+#   content hash  3243ebaa9be3d54f
+#   text hash     d782027f1dcb474b
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

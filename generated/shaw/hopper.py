@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  4243d90be5635555
-#   text hash     649e388bc59db23a
+#   content hash  fd11ccd3b8cacf50
+#   text hash     64a7e1c90d7d5e2f
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

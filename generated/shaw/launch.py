@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f5cd1d5b5122b5ab
-#   text hash     91ed18cc81bf1f6e
+#   content hash  39228163c399548e
+#   text hash     709e193cb7a2e5e3
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  90882acfd6af34b0
-#   text hash     73a195a1d87557af
+#   content hash  f2931c2b554c449b
+#   text hash     b9fcb7b181164063
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  85a7103452184c00
-#   text hash     55ffe3b22e0293af
+#   content hash  e31ac50f5825fc60
+#   text hash     96bcef95609d3a90
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

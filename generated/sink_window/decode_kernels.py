@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  46b677a90f4b07b4
-#   text hash     32a5d638b4feefe0
+#   content hash  4eca6af396480a35
+#   text hash     642bd7178c36e960
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0580b239d1a8d97d
-#   text hash     0d6bf994ebe6a606
+#   content hash  44e940b9e799b18c
+#   text hash     ab82486830ae4544
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

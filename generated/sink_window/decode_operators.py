@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  690b79c750772b57
-#   text hash     a1544c06bf859f4e
+#   content hash  b1ab17f3c2373a56
+#   text hash     a697e2dbedba2089
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

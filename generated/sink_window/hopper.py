@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  38d28205a7b9bebb
-#   text hash     c07ff098cb35296d
+#   content hash  bf2aaaeb1df01b8f
+#   text hash     826d32929abd6f59
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  31d5ccf3785bc50c
-#   text hash     2c65763b4c4b6071
+#   content hash  ac2d6c5b26a65ff1
+#   text hash     509f3c75ff3f74da
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4cea2d1cf6dc043a
-#   text hash     239f5b6cc10bd197
+#   content hash  7eb9c017af557712
+#   text hash     cf33677192dca156
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

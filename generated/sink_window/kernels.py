@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b042b72c0a58a47f
-#   text hash     757bdd5a984172da
+#   content hash  74ec28a67988a820
+#   text hash     2768ee2e74a11119
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

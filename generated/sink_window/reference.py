@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d7d6bcf50d7e008f
-#   text hash     b53703da41ec8fb2
+#   content hash  68a5240ff433bc77
+#   text hash     39d6c7efc95f6686
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

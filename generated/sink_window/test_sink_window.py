@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  86643741c6f439ab
-#   text hash     2bd713a502bd4037
+#   content hash  3e11c68959c3d2cd
+#   text hash     ce8aecb4e655092a
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

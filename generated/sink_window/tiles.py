@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5c5acb15522f699e
-#   text hash     b9db330e3a2fa153
+#   content hash  389a1be3fc62aa14
+#   text hash     7a40b5cd6b8c5525
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

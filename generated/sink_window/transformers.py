@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b85f4c1b6324010e
-#   text hash     2e526c4182ab5fd1
+#   content hash  2a26846b1634bb95
+#   text hash     3f0d569a28dbf56c
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

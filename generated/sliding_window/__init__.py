@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  331b36edcb3aaf39
-#   text hash     28fe6f5a0d3b8ca0
+#   content hash  05cfe2c18d6228b6
+#   text hash     8845db7de0589cc0
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9a60192d246847a7
-#   text hash     a6e40533ff4d5fb3
+#   content hash  3522f939282ebba4
+#   text hash     6e2d113321058b0d
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

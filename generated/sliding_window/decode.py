@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  96d778a5c1424ff7
-#   text hash     89354d61a8cb96c1
+#   content hash  6129c0fa982c398c
+#   text hash     ac670c29c8983487
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  55204585d1736eb9
-#   text hash     cb4f5b66fdf11399
+#   content hash  8a6f1014aca85047
+#   text hash     073142e230c177f9
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

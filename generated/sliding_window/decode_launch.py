@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e5829722a3abf557
-#   text hash     ecfa2493c5b16b45
+#   content hash  8956feb66ddb8786
+#   text hash     bc89bf7e4e6176f1
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

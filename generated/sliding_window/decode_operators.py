@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  988cc6908ad3a99f
-#   text hash     0cc559d035f46147
+#   content hash  53daf6e77987104e
+#   text hash     e970110bbeb242de
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b0cabebb2065ff04
-#   text hash     2a9e3f508add29d7
+#   content hash  0f90c11e2e2e6cd1
+#   text hash     238f2ecbfe05f445
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e4d7e95152ce5647
-#   text hash     da0e9f57342ea3f5
+#   content hash  1d0ddeac0dc851e3
+#   text hash     636e53fe41c2b71b
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

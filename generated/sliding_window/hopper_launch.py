@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  abc91ab33b53c3e7
-#   text hash     ac7743f5f9c8c80f
+#   content hash  4b0d1132f8df4fc0
+#   text hash     ad2cc059fd7de65e
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

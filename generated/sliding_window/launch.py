@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8a13c8734a56f620
-#   text hash     f21b7c14d9564c55
+#   content hash  9ea069f373a16b3a
+#   text hash     5349854b578a20a5
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d1e643bc4c68e0f9
-#   text hash     afc0a997b6a1cf5d
+#   content hash  9df35c90b19d1559
+#   text hash     8c1c5224fe7093ff
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ee7e81dd66f0de3a
-#   text hash     2163eef7c8ff0b75
+#   content hash  57bed10ee405dc7c
+#   text hash     6d4eb538131e78b8
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  09c5ae34e2fda8b3
-#   text hash     7b85e8c8802eb4f1
+#   content hash  43c1fcd8d62ea6d2
+#   text hash     b7a6ff073ca84051
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4e0692378fe04de7
-#   text hash     dd79ece4ca167d74
+#   content hash  bc9216fd81fab241
+#   text hash     cf72a8003b466164
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9b30a23bdeef3331
-#   text hash     bb13ce29bf5e195d
+#   content hash  10a12f49df72c0c5
+#   text hash     3c1cad33cb0384fb
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

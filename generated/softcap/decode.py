@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  22568a90c8f29ea0
-#   text hash     75d1dce588e9317b
+#   content hash  fb571a5ab76c882b
+#   text hash     c61df02c61afa20c
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9fa4d76d8a76635d
-#   text hash     2d303fe2ff8247c1
+#   content hash  cf336efffc897b72
+#   text hash     a29cdd6ab0bfad2f
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  97a08b8ddced87db
-#   text hash     a3784888f5df661d
+#   content hash  143f3a5f13876859
+#   text hash     0440abc1dd88c73c
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d93502de72c26ed3
-#   text hash     94da498e110e7a32
+#   content hash  35ab7e6a4a236e5b
+#   text hash     4f93404debdea4dc
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

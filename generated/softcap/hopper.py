@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  762d87383af32f59
-#   text hash     2294a6eac79745e0
+#   content hash  eb6e8e015f15a259
+#   text hash     54a31cff466eff2a
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1bbbd74673f600d5
-#   text hash     99fc55760fb0b8d8
+#   content hash  0f7316a77b0e5d86
+#   text hash     38ac05211c59f2df
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7406b599c6a139ca
-#   text hash     5c0da9e50a38e04d
+#   content hash  33dc88c7d7bdfcb1
+#   text hash     729c0378c91b607c
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  44b01934bd940ffb
-#   text hash     28fd93b585aed747
+#   content hash  33522e9eb4e1fcd2
+#   text hash     dc1c51b2a260e267
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

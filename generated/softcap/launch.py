@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b62266935f3e10d2
-#   text hash     1db52983a5a27513
+#   content hash  bdce38eaf7cba17e
+#   text hash     87b085c917aefdf2
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d3597f10ef78c4c3
-#   text hash     2b95bbbfd7d9365f
+#   content hash  722dd02a957a2ee2
+#   text hash     fceec15c119aa904
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  42e0f8415fcbb406
-#   text hash     589e888792a2b33f
+#   content hash  6de253b6bd6fd465
+#   text hash     68a8961e1a0dba06
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  089648e8b2791b1e
-#   text hash     30ee5d8481b65ffb
+#   content hash  705ff19136e6b9ee
+#   text hash     0f770da1d41ab30c
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1059e3b1f9acd816
-#   text hash     aa1cc579035b8386
+#   content hash  572712d503c4a728
+#   text hash     8fce1b35976403ac
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2a1d643e891ca7bc
-#   text hash     4668b9e9781b93ee
+#   content hash  40de25eda27e66ad
+#   text hash     5d845ed8d13049af
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

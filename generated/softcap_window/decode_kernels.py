@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  77c43e5a8dd318b1
-#   text hash     9be74c7111c37681
+#   content hash  37176f7a5be81f21
+#   text hash     d4640ce21c80b7a6
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

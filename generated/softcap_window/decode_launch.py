@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9b1fa0c00a9d290e
-#   text hash     4228368e8386c60e
+#   content hash  94e9f9430028d8d4
+#   text hash     98ba6c6f431e12d4
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

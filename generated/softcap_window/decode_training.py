@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3dbcfcc9f1436e29
-#   text hash     c9dd4a9da406b09e
+#   content hash  7f6cb31a88d6bc16
+#   text hash     dc08a619dc1459ca
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  1a990b076d78a06e
-#   text hash     c631ba9e97560e61
+#   content hash  6d69de995fc2ee4f
+#   text hash     eb80edc3dbf4fc68
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

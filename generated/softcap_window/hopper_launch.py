@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  be97dace2996b628
-#   text hash     a74b50643a719372
+#   content hash  e277c86fb52abbae
+#   text hash     f6de5eefd57a700c
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

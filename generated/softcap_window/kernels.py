@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f0ee7d04a8ff8da1
-#   text hash     5d84c0a288d3bdce
+#   content hash  a27292ae0b30abe8
+#   text hash     f7ac323bd8d3e0eb
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  36a23e2bd7ebbe01
-#   text hash     554125675807fe34
+#   content hash  e2dbaba2465347d1
+#   text hash     8529d05cf5c1c2bb
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

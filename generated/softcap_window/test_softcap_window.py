@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d5bcbfbed26377e7
-#   text hash     f40999b476594d87
+#   content hash  14094ea1b7d7d969
+#   text hash     125c5fb0986f84cd
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  faaa9500b4482aee
-#   text hash     b8aecd91890b7488
+#   content hash  e2b5176e0238a20b
+#   text hash     8dbfba0703dee665
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  77911117f301215c
-#   text hash     b21f7b0e8b33eb50
+#   content hash  64c73f014d4624cd
+#   text hash     5738627587404b44
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  2585b88d371e5cbe
-#   text hash     2803d79b1d668d02
+#   content hash  eaa1bcf2c0f70f5d
+#   text hash     dd66fca516171b4c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a1ce4fe045720956
-#   text hash     578bbcdc7dacc738
+#   content hash  a85cb125a2040117
+#   text hash     c7dc91fecec4f0b8
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

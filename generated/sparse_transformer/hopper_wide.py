@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  3618e0e729eeb863
-#   text hash     cc3245b6998949c0
+#   content hash  be79e53eaaaa94e9
+#   text hash     97bc1b78ea9f54df
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

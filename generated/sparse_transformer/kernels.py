@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6d9b473052599262
-#   text hash     7978eb7c9f5f15b5
+#   content hash  2ad5ee8afca27de5
+#   text hash     4dd81c8ac5c4efed
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f3d4a03c14e88134
-#   text hash     bcbd8cce87f74801
+#   content hash  b03cac09f55b798a
+#   text hash     3feaee958de3fe73
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e85db2a52e5ca86b
-#   text hash     ecfb303c6dbf7e8e
+#   content hash  50eff10d1db304a6
+#   text hash     ac8654efe7dd13f7
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

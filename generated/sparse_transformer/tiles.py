@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  8faba9b76b9075da
-#   text hash     c6a4fb83af1a4339
+#   content hash  5f266802463d184a
+#   text hash     e08ee36b0ed09919
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9b2e75a9e3e3c1bf
-#   text hash     ce2db54be09123dc
+#   content hash  3e34d41fd624bd04
+#   text hash     e4feda63c1335dfa
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

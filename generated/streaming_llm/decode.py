@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3d9666d1cb303ae3
-#   text hash     cf467ea6d16f0240
+#   content hash  e7bf050c83088bb5
+#   text hash     a387d76aeb562f85
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  436e964b06206a73
-#   text hash     0c1ea4a887bccbeb
+#   content hash  b80bdb182aebd9ad
+#   text hash     9c0df948f4f6320c
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

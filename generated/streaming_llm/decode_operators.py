@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  cb0d908863d06bef
-#   text hash     1d4dbfa6f22ca86a
+#   content hash  bc687e02acfe1fce
+#   text hash     b371fdc750875643
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

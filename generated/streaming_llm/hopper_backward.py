@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a6bdd1ddc8528940
-#   text hash     6b4fac47c1cbc658
+#   content hash  cda855bd7fc670e4
+#   text hash     dbd73d1a3437928e
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

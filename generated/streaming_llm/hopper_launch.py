@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b37ac27c3215f085
-#   text hash     ed5bc469464225f6
+#   content hash  582b7f06bb6b9999
+#   text hash     340f640a600ce090
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  dbe681ab598b551f
-#   text hash     76842c73a0df829a
+#   content hash  7f3bad1263bba3ec
+#   text hash     794a9a946673533d
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8a3d1a38bdc6ea68
-#   text hash     2cdc133b11ab819d
+#   content hash  7d11a23bfbb8088f
+#   text hash     288309a58e7caaab
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

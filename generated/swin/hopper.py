@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  94e8d1892c72a2b5
-#   text hash     e049da06e9c0fad0
+#   content hash  69fa7d7e3d65c64a
+#   text hash     7cea7d3be419fade
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e5f6146fc3309550
-#   text hash     6d67fb3147c6cefa
+#   content hash  e2b5c0b50bf19d88
+#   text hash     5ba22de20d029a9e
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  acb34cfe855b6013
-#   text hash     2f4eb047ec85327f
+#   content hash  69ae94942cef0311
+#   text hash     d79e72600df3355d
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

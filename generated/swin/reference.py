@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  19be802e964f85ec
-#   text hash     02f1f601ed8dcb5f
+#   content hash  d848e3ca31a19c35
+#   text hash     fc5107b5be7b0e6f
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5fafefc8c15072f4
-#   text hash     0a94279e9e7a765a
+#   content hash  172eabd3432a9b54
+#   text hash     6a3cb98fb9055ee1
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

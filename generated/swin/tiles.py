@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ec5cbb0b2e48ed2b
-#   text hash     5763c4adba2e4311
+#   content hash  e6de9144bfe06acc
+#   text hash     bc0cc730881ce4a9
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

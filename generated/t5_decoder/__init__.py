@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d9a5e0b1d2434e3d
-#   text hash     4de11f973608a4d6
+#   content hash  19086a36b7d759bc
+#   text hash     9910527d2c5452c1
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f8dce87f12fb6bd0
-#   text hash     0fa83d272155c97a
+#   content hash  6b3313711430e4df
+#   text hash     7eea0fc16d22602f
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

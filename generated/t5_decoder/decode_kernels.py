@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3866d54cc1924f15
-#   text hash     487f2952fb87a457
+#   content hash  260dc0ba40a7fe71
+#   text hash     bfa4e30434efa5d4
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

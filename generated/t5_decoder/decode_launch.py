@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e8065810e4107b4d
-#   text hash     aff9bbff3fc6e32c
+#   content hash  2a896c43568dc395
+#   text hash     b63132f9eb1c2a69
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  9af50c836f93a566
-#   text hash     2499e3be629b66fb
+#   content hash  e49a288394b6961d
+#   text hash     b59c090c764eaf4a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1c7edf5a8f9057de
-#   text hash     3d44da97ad805aa9
+#   content hash  6f0d3e8ee4ae9cfe
+#   text hash     b00883d2035b3e8b
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d613d20953837bf2
-#   text hash     e93287bf0145fb24
+#   content hash  c6a31d6e5c13f971
+#   text hash     6c3bcb18419ad95b
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  29d27e2f0d38faf9
-#   text hash     7d85b09e749a647c
+#   content hash  21aecdf0da1449f6
+#   text hash     d3d0a9fe40765d5a
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b86212daf25985ac
-#   text hash     7b271e45a665574b
+#   content hash  dc946ae5b5712ecb
+#   text hash     dba3f5d5e8ca4c28
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  82978d902640bc73
-#   text hash     f1ff586b8c70362e
+#   content hash  e86a12e8a09d887b
+#   text hash     553417d50dae9735
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  413ef49f3e12bf4f
-#   text hash     e0e718bbe46ba026
+#   content hash  8581554c317652e0
+#   text hash     66e24f87af91b5d6
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

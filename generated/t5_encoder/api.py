@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  482c7ed17c2cffb6
-#   text hash     6c395ce5832adf99
+#   content hash  a41af879e9549d9f
+#   text hash     edabf0af9c8a8f0d
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

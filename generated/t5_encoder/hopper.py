@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  fd5930349ee40a07
-#   text hash     ae58f30552e39a1a
+#   content hash  bc64fb43284b2ad0
+#   text hash     2f21cb6b55fac831
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

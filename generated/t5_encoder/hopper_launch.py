@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  150b12aa8572fcda
-#   text hash     3b928b965d1b3fa0
+#   content hash  5f3c17af82552d14
+#   text hash     19bd22abdf7248aa
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a1e7fa7d920b77ac
-#   text hash     26096af472409d3b
+#   content hash  cfd99e50bd6d2168
+#   text hash     b08893ce402b75d8
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

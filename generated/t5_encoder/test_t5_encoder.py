@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b1024c3267bb0a1e
-#   text hash     292200d7fd9c05ed
+#   content hash  fcce49e43e933a04
+#   text hash     d31065beab59e9ba
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0e0540d747bda9cd
-#   text hash     f328095d605903ed
+#   content hash  b8ffd477c08215f0
+#   text hash     d765c13eb28ea9a1
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

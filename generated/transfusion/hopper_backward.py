@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7f08c5b47aeeb447
-#   text hash     84e5e3200be90b7a
+#   content hash  f2307580f84c4236
+#   text hash     373300e48d839422
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

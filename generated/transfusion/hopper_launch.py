@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2bef7fc9abb78248
-#   text hash     eed82abd3725fe8a
+#   content hash  3b14795c137d7057
+#   text hash     c2c3021898e51dda
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

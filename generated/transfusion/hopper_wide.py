@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2cce6b1337ff44cc
-#   text hash     3959cf59a744b06c
+#   content hash  031716ea947b5b27
+#   text hash     0354e8ad0ff26612
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  36479a27ea1b1f12
-#   text hash     6529d7f75ccde191
+#   content hash  4673ddb22850dc50
+#   text hash     1adf6be48c81efec
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

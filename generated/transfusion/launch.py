@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  19e09bef8c3d1a81
-#   text hash     bcce95659ef8edb3
+#   content hash  28a2f3e3eb262521
+#   text hash     8b20ff44d88cc166
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  dd74ef4c48dcf9f3
-#   text hash     73d0865eb6b56233
+#   content hash  90112988dacaa502
+#   text hash     25d42e37e21b060c
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d8c010ad5d641f4d
-#   text hash     a6fb157d5e090492
+#   content hash  fe31e18b6e337635
+#   text hash     ef31ce392c2bda5c
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c73b989eff86e577
-#   text hash     180beecde470c892
+#   content hash  a123ae872eec37f5
+#   text hash     bb7fa0702827469a
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

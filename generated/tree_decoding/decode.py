@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  14b392ec2574a1c1
-#   text hash     39d943b4ebb6b603
+#   content hash  6764a586812586f7
+#   text hash     eb09b4b3d78e3ec9
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2d1e8e123ee06297
-#   text hash     eb54a029e70bdd69
+#   content hash  cb5fe349804ea3dd
+#   text hash     8b9c64a4b096097b
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c4015a1636972d67
-#   text hash     108a4e0b0221678d
+#   content hash  b2e4a4b78779ecae
+#   text hash     b6d78aaa25d8cc04
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

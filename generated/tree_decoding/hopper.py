@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  de9b9dd9fec2da5b
-#   text hash     0d8af1e3af1afcdf
+#   content hash  eb97c072a172f463
+#   text hash     3a3e6579276d9850
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

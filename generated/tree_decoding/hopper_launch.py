@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7c00fc53573ce123
-#   text hash     85e91870daa4ecbb
+#   content hash  0702b314da4029e0
+#   text hash     f249385ef0bf4f80
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

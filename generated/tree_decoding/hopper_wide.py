@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7d86d7d39137c10b
-#   text hash     fb749230cb7c01c7
+#   content hash  7ad04e4623cb7423
+#   text hash     4da8ecbc2ffa61af
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

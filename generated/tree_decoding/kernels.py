@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ca1e799c92ae4d45
-#   text hash     b673952a6a81298d
+#   content hash  becf15fe48dd5e51
+#   text hash     f4a7d1faefae4b05
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

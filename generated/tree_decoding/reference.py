@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  541ef3dd4044e1e2
-#   text hash     7a89d0e5c00661d6
+#   content hash  3a2dc3087d7dcd8c
+#   text hash     27bdca68c6b83e0d
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  1d5bad8dca3e8270
-#   text hash     a1ba8189ee0c5c05
+#   content hash  eb4b0a9d2ceb9dbb
+#   text hash     38ceedc8c3801520
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

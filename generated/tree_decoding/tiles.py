@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  85ee86c0243fa975
-#   text hash     1920252db50491e8
+#   content hash  66d0e6f34ed7ca62
+#   text hash     bd8f8b52ee9d4f82
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -52,6 +52,7 @@ JOINED = "mask: [any: [causal, expr: k < prefix_len]]\ninputs: {{prefix_len: {{a
         ("mask: [prefix_lm]", "prefix", None),
         (JOINED.format(axes="[batch]"), "prefix", None),
         (JOINED.format(axes="[]"), "all", None),
+        (JOINED.format(axes="[batch // 2]"), "all", None),
         ("mask: [any: [causal, expr: k < 4]]", "all", None),
         ("mask: [expr: k <= q + few]\ninputs: {few: {axes: [], dtype: int}}", "all", None),
         # masks without a value at some places

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from ..expressions.inputs import Input
+from ..expressions.inputs import Axis, Input
 from ..expressions.linear_forms import variable
 from ..expressions.tree import Node
 
 Q, K, SCORE = variable("q"), variable("k"), Node("var", (), "score")
 DISTANCE = Node("-", (Q, K), None, "int")
+_PAIRS = (Axis("batch"), Axis("head"), Axis("query"), Axis("key"))
 Number = int | float | str  # or the keyword that a call gives it by
 
 
@@ -33,7 +34,7 @@ def window(mask: Node) -> Number | None:
 
 def prefix(mask: Node, inputs: Collection[Input]) -> bool:
     """True of `k <= q or k < prefix_len`, a number of each entry of the batch."""
-    given = any(one.name == "prefix_len" and one.kinds == ("batch",) for one in inputs)
+    given = any(one.name == "prefix_len" and one.axes == (Axis("batch"),) for one in inputs)
     short = Node("<", (K, Node("input", (), "prefix_len", "int")), None, "bool")
     return given and mask.op == "or" and causal(mask.args[0]) and mask.args[1] == short
 
@@ -46,7 +47,7 @@ def softcap(score: Node) -> Number | None:
 
 def bias(score: Node, inputs: Collection[Input]) -> bool:
     """True of `score + bias`, a number of each pair."""
-    given = any(one.name == "bias" and one.kinds == ("batch", "head", "query", "key") for one in inputs)
+    given = any(one.name == "bias" and one.axes == _PAIRS for one in inputs)
     return given and score == Node("+", (SCORE, Node("input", (), "bias")))
 
 

@@ -25,13 +25,16 @@ GOOD = [
     "inputs:\n  a: {axes: [head], grad: true, default: '1 / heads'}\n"
     "  c: {axes: [batch, token], scan: cumsum, default: -1, description: a test}\n"
     "  n: {axes: [], dtype: int, min: 1, max: 9}\n",
+    "score: [expr: 'score + a + c']\n"
+    "inputs:\n  n: {axes: [], dtype: int, min: 1}\n"
+    "  a: {axes: [batch // 4, head]}\n  c: {axes: [batch % n, key // 8]}\n",
 ]
 BAD = [
     "windw: 4\n", "layout: ragged\n", "heads: 4\n", "rope: {layout: half, dims: 7}\n", "rope: {dims: 8}\n",
     "mask: causal\n", "algorithm: flash3\n", "score: [alibi]\ndomain: 1\n", "description: [a]\n",
     "inputs:\n  a: {axes: [row]}\n", "inputs:\n  a: {axes: [0]}\n", "inputs:\n  a: {dtype: int}\n",
     "inputs:\n  a: {axes: [], dtype: half}\n", "inputs:\n  a: {axes: [], gradient: true}\n",
-    "inputs:\n  _a: {axes: []}\n",
+    "inputs:\n  _a: {axes: []}\n", "inputs:\n  a: {axes: [batch // 0]}\n", "inputs:\n  a: {axes: [key % 8]}\n",
 ]  # fmt: skip
 
 

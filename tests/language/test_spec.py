@@ -92,6 +92,21 @@ def test_inputs_of_any_axes_have_one_value_where_none_is_given(tmp_path: Path) -
     assert found == {"open": (False, None), "doc": (3, None), "calm": (1.0, None), "lift": (1.0, None)}
 
 
+def test_numbers_that_divide_a_batch_come_before_what_they_divide(tmp_path: Path) -> None:
+    (tmp_path / "terms").mkdir()
+    (tmp_path / "terms" / "shared.yaml").write_text(
+        "name: shared\nkind: score\ndescription: A test.\noptions:\n  width: {type: int, min: 1, max: 9}\n"
+        "inputs:\n  each: {axes: [batch // width, head]}\n"
+        "  turns: {axes: [batch % count, head]}\n  count: {axes: [], dtype: int, min: 1}\n"
+        "score: score + each + turns\n"
+    )
+    text = "score:\n  - expr: score + bias\n  - shared: {width: 4}\ninputs:\n"
+    loaded = load(tmp_path, f"{text}  bias: {{axes: [batch // rows]}}\n  rows: {{axes: [], dtype: int, min: 1}}")
+    assert [given.name for given in loaded.inputs] == ["rows", "bias", "each", "count", "turns"]
+    axes = [[str(axis) for axis in given.axes] for given in loaded.inputs]
+    assert axes == [[], ["batch // rows"], ["batch // 4", "head"], [], ["batch % count", "head"]]
+
+
 def test_a_terms_folder_beside_the_spec_comes_first(tmp_path: Path) -> None:
     (tmp_path / "terms").mkdir()
     own = 'name: causal\nkind: mask\ndescription: Mine.\noptions:\n  by: {type: int, default: 2}\nkeep: "k + by <= q"\n'

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cc08d853b4952095
-#   text hash     24b7685842e5f62f
+#   content hash  46a4ba761dbc88da
+#   text hash     2c9ff80d9785fb5e
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -52,7 +52,7 @@ Symbols
     added_ready        for each stage a barrier that the loader has stored k_added
     visits             walks so far that had a tile
     begun              tiles of queries so far: this one has stage begun % Q_STAGES
-    ahead              behind the tiles of keys that come before the queries that meet them first
+    ahead              tiles of keys before this one are copied ahead of the queries
     others             the tile whose rows make scores with those of a tile of queries, or of keys
     before             the stage of the tile before
     turns              a barrier for each of three workers: it is its turn to issue products

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  62782a3260e43d51
-#   text hash     601a69db9c594c52
+#   content hash  0713a069c46bf38d
+#   text hash     4552a4732a7267e4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -52,7 +52,7 @@ Symbols
     added_ready        for each stage a barrier that the loader has stored k_added
     visits             walks so far that had a tile
     begun              tiles of queries so far: this one has stage begun % Q_STAGES
-    ahead              behind the tiles of keys that come before the queries that meet them first
+    ahead              tiles of keys before this one are copied ahead of the queries
     others             the tile whose rows make scores with those of a tile of queries, or of keys
     before             the stage of the tile before
     turns              a barrier for each of three workers: it is its turn to issue products

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0da3430e7df9507f
-#   text hash     94a9a7963820f403
+#   content hash  90d6e347a2c7f072
+#   text hash     0dca2e5267a11e2f
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -47,7 +47,7 @@ Symbols
     phase              a round's last bit: by it a barrier tells the round that a wait is for from the one before
     visits             walks so far that had a tile
     begun              tiles of queries so far: this one has stage begun % Q_STAGES
-    ahead              behind the tiles of keys that come before the queries that meet them first
+    ahead              tiles of keys before this one are copied ahead of the queries
     others             the tile whose rows make scores with those of a tile of queries, or of keys
     before             the stage of the tile before
     turns              a barrier for each of three workers: it is its turn to issue products

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  bcd2ee499df4fb9a
-#   text hash     4c4a0ff35636a42d
+#   content hash  c72d291f8cb2eade
+#   text hash     5fcf6570a55824f0
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -45,7 +45,7 @@ Symbols
     phase              a round's last bit: by it a barrier tells the round that a wait is for from the one before
     visits             walks so far that had a tile
     begun              tiles of queries so far: this one has stage begun % Q_STAGES
-    ahead              behind the tiles of keys that come before the queries that meet them first
+    ahead              tiles of keys before this one are copied ahead of the queries
     others             the tile whose rows make scores with those of a tile of queries, or of keys
     before             the stage of the tile before
     turns              a barrier for each of three workers: it is its turn to issue products

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  bf2aaaeb1df01b8f
-#   text hash     826d32929abd6f59
+#   content hash  133c5b4960e2dff2
+#   text hash     e23525a9c53eb21d
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -48,7 +48,7 @@ Symbols
     phase              a round's last bit: by it a barrier tells the round that a wait is for from the one before
     visits             walks so far that had a tile
     begun              tiles of queries so far: this one has stage begun % Q_STAGES
-    ahead              behind the tiles of keys that come before the queries that meet them first
+    ahead              tiles of keys before this one are copied ahead of the queries
     others             the tile whose rows make scores with those of a tile of queries, or of keys
     before             the stage of the tile before
     turns              a barrier for each of three workers: it is its turn to issue products

@@ -53,7 +53,7 @@ def forward(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "added_ready", "for each stage a barrier that the loader has stored k_added"
     yield "visits", "walks so far that had a tile"
     yield "begun", "tiles of queries so far: this one has stage begun % Q_STAGES"
-    yield "ahead", "behind the tiles of keys that come before the queries that meet them first"
+    yield "ahead", "tiles of keys before this one are copied ahead of the queries"
     yield "others", "the tile whose rows make scores with those of a tile of queries, or of keys"
     yield "before", "the stage of the tile before"
     yield "turns", "a barrier for each of three workers: it is its turn to issue products"

@@ -103,6 +103,11 @@ class Input:
         return *(inputs[name] for name in self.numbers), self
 
     @property
+    def shared_batch(self) -> Axis | None:
+        """Its axis of batch entries, if several of them share an entry."""
+        return next((axis for axis in self.axes if axis.kind == "batch" and axis.divided), None)
+
+    @property
     def shared(self) -> bool:
         """True if all tokens and batch entries have the same values, as they have of what a model learns as it is."""
         return not self.rows and "batch" not in self.kinds

@@ -173,8 +173,7 @@ def learned(given: Input) -> bool:
 
 def projected(given: Input) -> bool:
     """Whether a module makes an input of x: each token of each batch entry has values of its own."""
-    whole = any(axis.kind == "batch" and not axis.divided for axis in given.axes)
-    return _made(given) and len(given.rows) == 1 and whole
+    return _made(given) and len(given.rows) == 1 and "batch" in given.kinds and given.shared_batch is None
 
 
 def _made(given: Input) -> bool:

@@ -40,12 +40,11 @@ def reduced(given: Input, spec: Spec) -> str:
 
 def _shared_total(given: Input, rank: int) -> str:
     """Torch text from `total`, with so many axes, to sums over the batch entries that share an entry of an input."""
-    found = [(i, axis) for i, axis in enumerate(given.axes) if axis.kind == "batch" and axis.divided]
-    if not found:
+    axis = given.shared_batch
+    if axis is None:
         return "total"
-    ((i, axis),) = found
     # an axis of size 1 stands for any size
-    size = f"{given.name}.shape[{i}]" if axis.rest else f"max(min({axis.per}, total.shape[0]), 1)"
+    size = f"{given.name}.shape[{given.axes.index(axis)}]" if axis.rest else f"max(min({axis.per}, total.shape[0]), 1)"
     padding = "0, 0, " * (rank - 1) + f"0, -total.shape[0] % {size}"
     return f"torch.nn.functional.pad(total, ({padding})).unflatten(0, (-1, {size})).sum({0 if axis.rest else 1})"
 

@@ -32,14 +32,13 @@ class Paged:
     def holds(self, given: Input) -> bool:
         """True if an input stands in pages as keys do: it has one value for each token of each sequence."""
         rows = [axis for axis in given.axes if axis.kind in ("query", "key", "token")]
-        whole = any(axis.kind == "batch" and not axis.divided for axis in given.axes)
-        return whole and len(rows) == 1 and rows[0].kind != "query" and not rows[0].divided
+        own = "batch" in given.kinds and given.shared_batch is None
+        return own and len(rows) == 1 and rows[0].kind != "query" and not rows[0].divided
 
     def follows(self, given: Input) -> bool:
         """True if an input stands as new tokens do: where these are packed, it has no axis of sequences."""
         rows = [axis for axis in given.axes if axis.kind in ("query", "key", "token")]
-        whole = not any(axis.kind == "batch" and axis.divided for axis in given.axes)
-        return whole and len(rows) == 1 and rows[0].kind == "query" and not rows[0].divided
+        return given.shared_batch is None and len(rows) == 1 and rows[0].kind == "query" and not rows[0].divided
 
 
 PAGED = Paged()

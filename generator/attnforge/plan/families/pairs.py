@@ -113,7 +113,7 @@ def kernel(p: SharedParameters, access: Access) -> Pair:
 
 def _sharing(given: Input) -> tuple[tuple[Statement, ...], str]:
     """The statements that tell how many batch entries and heads share a program's, and text of the i-th such entry."""
-    axis = next((axis for axis in given.axes if axis.kind == "batch" and axis.divided), None)
+    axis = given.shared_batch
     if axis is None:
         shared = Statement("batches, heads", "all_batches // own_batches, Hq // own_heads")
         return (shared,), "own_b * batches + i // heads"

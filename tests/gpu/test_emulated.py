@@ -524,15 +524,12 @@ WAITED = """\
     # the product read the registers of the weights before until here
     packed = pack(p, v_buffer.dtype)
 """
+LOADED_OVER = ("causal/hopper.py", "mbarrier.wait(q_free.index(stage), begun // Q_STAGES & 1 ^ 1)", "stage = stage")
 # faults that come of what happens at once, and in tiles that packed sequences share out: file, right, wrong
 MORE = {
     "values given back before their product is there": ("causal/hopper.py", WAITED + FREED, FREED + WAITED),
-    "queries loaded over those that are read": (
-        "causal/hopper.py", "mbarrier.wait(q_free.index(stage), begun // Q_STAGES & 1 ^ 1)", "stage = stage"
-    ),
-    "the only queries loaded over": (
-        "causal/hopper.py", "mbarrier.wait(q_free.index(stage), begun // Q_STAGES & 1 ^ 1)", "stage = stage"
-    ),
+    "queries loaded over those that are read": LOADED_OVER,
+    "the only queries loaded over": LOADED_OVER,
     "out stored over the next queries": (
         "causal/hopper.py", "    if Q_STAGES == 1:\n        return", "    if Q_STAGES == 0:\n        return"
     ),

@@ -75,15 +75,14 @@ def test_scores_tell_of_caps_biases_and_positions(tmp_path: Path) -> None:
 
 
 def test_terms_of_a_reader_are_not_taken_for_the_shipped_ones_of_their_names(tmp_path: Path) -> None:
-    pairs = "{bias: {axes: [query, key]}}"
-    for name, kind, said in (
+    (tmp_path / "terms").mkdir()
+    for name, kind, formula in (
         ("softcap", "score", 'score: "score * 2"'),
-        ("bias", "score", f'score: "score + bias"\ninputs: {pairs}'),
+        ("bias", "score", 'score: "score + bias"\ninputs: {bias: {axes: [query, key]}}'),
         ("sliding_window", "mask", 'keep: "q - k < 8 or k == 0"'),
         ("prefix_lm", "mask", 'keep: "k < 3"'),
     ):
-        (tmp_path / "terms").mkdir(exist_ok=True)
-        (tmp_path / "terms" / f"{name}.yaml").write_text(f"name: {name}\nkind: {kind}\ndescription: A.\n{said}\n")
+        (tmp_path / "terms" / f"{name}.yaml").write_text(f"name: {name}\nkind: {kind}\ndescription: A.\n{formula}\n")
     said = load(tmp_path, "mask: [sliding_window, prefix_lm]\nscore: [softcap, bias]").layers
     assert (said.seen, said.window, said.cap, said.bias, said.moves) == ("all", None, None, False, False)
 

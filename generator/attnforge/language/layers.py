@@ -34,13 +34,13 @@ ALL_KEYS = LayerTerms("all")
 def of(masks: Sequence[Node], scores: Sequence[Node], inputs: Sequence[Input]) -> LayerTerms:
     """The layer's terms among masks and score terms, which read these inputs."""
     by_token = {given.name for given in inputs if given.rows}
-    prefix = any(patterns.prefix(keep, inputs) for keep in masks)
+    prefixes = [keep for keep in masks if patterns.prefix(keep, inputs)]
     windows = (patterns.window(part) for keep in masks for part in patterns.joined(keep))
     caps = (cap for score in scores if isinstance(cap := patterns.softcap(score), int | float))
     biases = [score for score in scores if patterns.bias(score, inputs)]
-    others = (*(keep for keep in masks if not patterns.prefix(keep, inputs)), *scores)
+    others = (*(keep for keep in masks if keep not in prefixes), *scores)
     return LayerTerms(
-        "causal" if any(_causal(keep) for keep in masks) else "prefix" if prefix else "all",
+        "causal" if any(_causal(keep) for keep in masks) else "prefix" if prefixes else "all",
         next((size for size in windows if isinstance(size, int | str)), None),
         next(caps, None),
         bool(biases),

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e3e685659e5899dc
-#   text hash     86a863e77eb238b3
+#   content hash  ec738d9524a461d6
+#   text hash     b185e36e6be0c966
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  765cb4afddd28152
-#   text hash     987ce8d0ed83b1a9
+#   content hash  dbf68cb244b32906
+#   text hash     61a70e57f7015505
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

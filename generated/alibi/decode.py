@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4459aaed6d215efb
-#   text hash     0ef5391dc123b68e
+#   content hash  26a3ac61dacea359
+#   text hash     e682c2a04babba39
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

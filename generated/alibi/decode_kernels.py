@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  fc417b9493410bb0
-#   text hash     b201369f6f3ac398
+#   content hash  cdcb5effb4cff9c0
+#   text hash     504e88529941a2b6
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

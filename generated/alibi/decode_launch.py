@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8f9b6afc4fcf0932
-#   text hash     4251302a80cb4062
+#   content hash  319d2b2326cc1781
+#   text hash     a2e3071e907f5b8c
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  da1766e0e0a0af8b
-#   text hash     321df8c10de43d77
+#   content hash  dc05bc199cfa8154
+#   text hash     b3651af6c1c8c36e
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e3d328bc5a61defa
-#   text hash     79380c2343d71795
+#   content hash  3c990ac9db20bd82
+#   text hash     2ec02e65c273f54f
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ae26f92137caf9a6
-#   text hash     d826288975274cbb
+#   content hash  e295835d046e62ae
+#   text hash     d8a6c7d3cc843f55
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

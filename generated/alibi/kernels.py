@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  489405b79aa24d2f
-#   text hash     755fcfaf036daa30
+#   content hash  baf12152b38298cd
+#   text hash     2c5c26bbf56febb2
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

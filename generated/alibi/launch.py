@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5129c3489f5049f4
-#   text hash     66cad4b79694f2e0
+#   content hash  a407c389a668d5d8
+#   text hash     2923468bea62c7f9
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

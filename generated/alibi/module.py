@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  45fbf8487ca0a77f
-#   text hash     b2dfdcd527837fc6
+#   content hash  c5be6f486d1ddfcb
+#   text hash     2c4c9c7e9208bdcf
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dfcc8e6c59c318bd
-#   text hash     50ac55c135b1aaf5
+#   content hash  398174104e522872
+#   text hash     d63332e2cad35f56
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

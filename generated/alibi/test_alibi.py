@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  534c1a2df6a0afca
-#   text hash     6e853c213e7c079d
+#   content hash  0153bee23c01708b
+#   text hash     2988c24fd959c9b7
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

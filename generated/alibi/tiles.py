@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d382effd8e2aa2a6
-#   text hash     8049613a6756cb61
+#   content hash  107fcfab062bb9b3
+#   text hash     c4fda22a6d454f52
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

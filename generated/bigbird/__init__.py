@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  82ed59f8e7e3acd4
-#   text hash     c939ba988b3a4797
+#   content hash  729a017680750cea
+#   text hash     86b0cb4c2f13d872
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

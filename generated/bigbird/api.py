@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  591da6c226a44b4d
-#   text hash     a26a667944eec48f
+#   content hash  b4eba08f398a66e0
+#   text hash     0b70a71b3417eac1
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  fb2f24c45f25d30e
-#   text hash     6c6db21b40642a75
+#   content hash  51c80a1ab6817a7e
+#   text hash     eb1fbd46c4839dfc
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  dfcc520f954e7148
-#   text hash     4a9571f8cc875ce6
+#   content hash  1841553d7b533c3c
+#   text hash     2a3ca7c7e3c8fdf6
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  d7676a1bdbf35ac0
-#   text hash     7f56b22e84a3c940
+#   content hash  d46b185a64c1cb08
+#   text hash     556f7cb6ddcf4e7e
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

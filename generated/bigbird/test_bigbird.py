@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  cc4a6b1584871f85
-#   text hash     1c8989a4df7d802a
+#   content hash  b5f688bf4551559f
+#   text hash     edde8714652e975a
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

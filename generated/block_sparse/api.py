@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  6b500f01fd7d77cb
-#   text hash     bc092a9f9a8a553a
+#   content hash  92c938b5cd402e49
+#   text hash     ed04266d7032ec36
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3b5315326587092f
-#   text hash     5d7e3d601e27ac9e
+#   content hash  e715cb6681cedbdc
+#   text hash     f3ddfe72d1cdf2c9
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a9035109d52fc0cf
-#   text hash     3241f6e6e1632c04
+#   content hash  73e3822f3164f63f
+#   text hash     9014733edd22aee5
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7dd33a5347ce8c38
-#   text hash     b59bac3f04f2897f
+#   content hash  b5040c9f8f1f68d5
+#   text hash     0706cdf894f16398
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  56fbfe08267cc9ef
-#   text hash     423e392b373b165b
+#   content hash  fed5da8ae601cdf3
+#   text hash     00ad9b32a440472b
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  7c6a1166c54d278f
-#   text hash     7d608bc5c04bc18a
+#   content hash  85731a309d8b071c
+#   text hash     3a909ad8a226bab7
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e4e17e1e4b8b78b5
-#   text hash     1bc82592995bc616
+#   content hash  bd097c9f4785b614
+#   text hash     03d359a9e652f47b
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

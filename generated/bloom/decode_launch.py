@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  32b4ab4c6ddb2aba
-#   text hash     f4ae752b0420d6fd
+#   content hash  6878e6d2fe1b792b
+#   text hash     c355d28e439a01cd
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

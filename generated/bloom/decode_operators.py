@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3a77cfda18eb532b
-#   text hash     01640c2cd733a8d0
+#   content hash  d5cfe36a417f0534
+#   text hash     e906fc34d7e61798
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

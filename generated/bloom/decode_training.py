@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9e7d221a6f671c57
-#   text hash     9bd63cf4548ab9ea
+#   content hash  fbbe28bd4755249c
+#   text hash     f1a2aaede8117f91
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  31a9d5accf7a63f7
-#   text hash     025f312a4be90c33
+#   content hash  0bdfcbceb6c62b5b
+#   text hash     482466ddb6026173
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

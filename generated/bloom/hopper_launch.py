@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  bb57b310b4685e1e
-#   text hash     fafcf6e64e9c667c
+#   content hash  9adb61a1ff559de9
+#   text hash     ed41f5850ad0e8f8
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

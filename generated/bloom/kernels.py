@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4136af529e6672aa
-#   text hash     ce36570091f7e591
+#   content hash  1b74d39daf571339
+#   text hash     8b2f2cbcbc715275
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

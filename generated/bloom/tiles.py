@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  cb4f54ddbf6e5969
-#   text hash     7b74742e461a0215
+#   content hash  41ad7f98b5098a0c
+#   text hash     da119144a89c80cb
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b25aef5e4281c7ed
-#   text hash     ce8c0e9125c6b7ac
+#   content hash  727ea74e6c864394
+#   text hash     34a4b90cc2cc2150
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7a9ee7f0104cfbc6
-#   text hash     fa266abe11727674
+#   content hash  528207b305f7c5e6
+#   text hash     ed2e11acb3a6064c
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5e3fc3e4c7bc5cf1
-#   text hash     e332b4a68bafb705
+#   content hash  645d97c718228fb9
+#   text hash     a43d920173596470
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

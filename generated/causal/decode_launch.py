@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0b61557175b65ee0
-#   text hash     bc975df2c069cb20
+#   content hash  1a20cb16a2695615
+#   text hash     b16d95cfba91e968
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b30e17853ec7e52f
-#   text hash     5b49b2a48c0702f2
+#   content hash  30d80107d880a2ba
+#   text hash     45ad66626c0c8a35
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a554935c577d724d
-#   text hash     58de602e36a71090
+#   content hash  195d3a8f0532383d
+#   text hash     3ebf806686b02b80
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4057aaedbc87af53
-#   text hash     e44c2732a9e91478
+#   content hash  c381a01e886afe54
+#   text hash     001d6bdc17a172d6
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

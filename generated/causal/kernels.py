@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  72f01d64f6965170
-#   text hash     388cee7ad2d66553
+#   content hash  4410d7f835d48aaa
+#   text hash     31053c7a09ee8f4a
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

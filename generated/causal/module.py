@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c56b2ce29abb4786
-#   text hash     e387dce3646c23b1
+#   content hash  95680ed0d7efa319
+#   text hash     b6eac2c44f388ec5
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  11e7ddcaafd44483
-#   text hash     2f2d5219f3953927
+#   content hash  5bb30d70451d1f08
+#   text hash     5124ad77f3463dc6
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

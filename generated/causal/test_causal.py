@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8c0abce9a0804a97
-#   text hash     93eaee194c07d749
+#   content hash  ff89965da9c00b16
+#   text hash     560a93fffc9f702f
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2e9c6a260a1056c5
-#   text hash     ad6d74443432d451
+#   content hash  9b4d893220fb188d
+#   text hash     8955e5bf0e33cfef
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

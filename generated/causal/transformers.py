@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c70ec7b80be1765c
-#   text hash     32d9c02dd8a2595c
+#   content hash  2a7b6e00745a4529
+#   text hash     2197fb8465d329c5
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f1eb9e58cde1e466
-#   text hash     02eb6ec6e45c0e03
+#   content hash  9edd6be67f7bc034
+#   text hash     cfee88d773bfd77c
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  cf01a835b0ab9351
-#   text hash     23aafa029acfc512
+#   content hash  c25f93a030eff2b8
+#   text hash     f1edc236f2c1ec76
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -47,6 +47,7 @@ Symbols
     at                 tiles of the walk so far: this one has stage at % STAGES, in round at // STAGES
     phase              a round's last bit: by it a barrier tells the round that a wait is for from the one before
     visits             walks so far that had a tile
+    low, high          ends of the tiles of keys that rows of any worker see
     begun              tiles of queries so far: this one has stage begun % Q_STAGES
     ahead              tiles of keys before this one are copied ahead of the queries
     others             the tile whose rows make scores with those of a tile of queries, or of keys
@@ -374,6 +375,20 @@ def add_last(at, acc, packed, buffers, STAGES: gl.constexpr, WEIGHTS: gl.constex
 
 
 @gluon.jit
+def pass_by(at, count, buffers, STAGES: gl.constexpr):
+    """Give back so many tiles, of which the rows of this worker see nothing."""
+    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
+    for _ in tl.range(0, count):
+        stage, phase = at % STAGES, at // STAGES & 1
+        mbarrier.wait(k_ready.index(stage), phase)
+        mbarrier.arrive(k_free.index(stage), count=1)
+        mbarrier.wait(v_ready.index(stage), phase)
+        mbarrier.arrive(v_free.index(stage), count=1)
+        at += 1
+    return at
+
+
+@gluon.jit
 def work_through(
     wanted, counts, arguments, order, queries, buffers, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     STAGES: tl.constexpr, Q_STAGES: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr,
@@ -428,7 +443,17 @@ def work_through(
                 mbarrier.wait(q_ready.index(stage), begun // Q_STAGES & 1)
                 q_tile = matrix(q_buffer, stage * WORKERS + WORKER)
                 terms = (scale_log2, q_pos)
+                if BLOCK_N == 64:
+                    # tiles are as long as the rows of a worker, who has a range of its own
+                    first, _, _, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
+                    low, high = first, last  # those of all workers
+                    q_first = tl.minimum(q_first + WORKER * 64, q_last)
+                    q_last = tl.minimum(q_first + 63, q_last)
                 first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
+                if BLOCK_N == 64:
+                    last = tl.minimum(tl.maximum(last, low), high)
+                    first = tl.minimum(tl.maximum(first, low), last)
+                    at = pass_by(at, high - last, buffers, STAGES)
                 if last > first:
                     k_start = (last - 1) * BLOCK_N
                     shrink, m, l, packed = attend_first(
@@ -457,6 +482,8 @@ def work_through(
                         )  # fmt: skip
                         at += 1
                     acc = add_last(at, acc, packed, buffers, STAGES, WEIGHTS)
+                if BLOCK_N == 64:
+                    at = pass_by(at, first - low, buffers, STAGES)
                 if Q_STAGES == 1:
                     mbarrier.arrive(q_free.index(stage), count=1)
 

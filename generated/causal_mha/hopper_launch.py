@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a136d98c927047d3
-#   text hash     a29528adf2963cc4
+#   content hash  a847ff9ab947a063
+#   text hash     487d73045eca4cb9
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

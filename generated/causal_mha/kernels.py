@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  10233a4541603459
-#   text hash     1be6c6fd5d61b39a
+#   content hash  7756a9ab61d8b76d
+#   text hash     0837f4682d035391
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  364d4a1c27129367
-#   text hash     598458ec09abb03f
+#   content hash  9e163bb5bffdca16
+#   text hash     64eb7baaa1871b1f
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  aa1e25f82b3e74fc
-#   text hash     b1131dc172cd3408
+#   content hash  484936e864323c82
+#   text hash     0ad4c8c3a6d27749
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

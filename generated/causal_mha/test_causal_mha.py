@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  713afa0d7dba146f
-#   text hash     c094ad4244ae5054
+#   content hash  8ef4869f597e202a
+#   text hash     8f437410533a18a4
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  29a97b382a2c7249
-#   text hash     8aeaafb1ef41484f
+#   content hash  db9056a52ddf64c9
+#   text hash     985cf6e6571b124b
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  889b73a73e3327b6
-#   text hash     fad2c602211ea4af
+#   content hash  59b7b2d12979436d
+#   text hash     53bae15e2a15a4ee
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

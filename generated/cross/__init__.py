@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  affaca374595acd1
-#   text hash     969968b347c63195
+#   content hash  f69abcffb8ac1df3
+#   text hash     b6e4adef41da1bec
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

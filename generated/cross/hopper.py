@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  41a2365736a0eadb
-#   text hash     fd9a4047534de58b
+#   content hash  f472c9b7f0f26184
+#   text hash     742b63d7b1110dd0
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

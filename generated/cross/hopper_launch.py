@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7b403a4d1e20dee0
-#   text hash     124d34eb347124bc
+#   content hash  aaa542aa81642a77
+#   text hash     40034aa6f2e2b550
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7aef6021c546aee6
-#   text hash     d2161b4f65dbd44e
+#   content hash  13bc53a4b67fa1ee
+#   text hash     abd281bf6a955d20
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

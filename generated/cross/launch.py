@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b18fb67fe311ab40
-#   text hash     1800ee429730c547
+#   content hash  12d3d2eb7ef2c5f1
+#   text hash     ffcc36a79caba342
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

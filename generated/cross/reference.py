@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4e28484c6b021309
-#   text hash     e6824f196d5143e6
+#   content hash  2af860dab54a806a
+#   text hash     21793ab04ca14505
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

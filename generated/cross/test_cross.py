@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0000a1f01a30c63a
-#   text hash     b9dc92106f1269e6
+#   content hash  0c850d597b5958bc
+#   text hash     66d9a78e3010059a
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  9303a4dd0bf169d5
-#   text hash     0c11e9a4fb61e42c
+#   content hash  42b8105d2610aa67
+#   text hash     6ca694f8c8a16004
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

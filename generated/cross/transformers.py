@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  cbfc8b10ab2e62cc
-#   text hash     1f41938c5a6f020f
+#   content hash  08d9a6e3d70757e5
+#   text hash     fd25c031f60031f4
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

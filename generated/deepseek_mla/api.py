@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  8c56c7c3707f604d
-#   text hash     2c95a2285cde3867
+#   content hash  b362cce630252836
+#   text hash     a13627c7bb66843e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  8a2f2ba8df3e3372
-#   text hash     13fc9c6cdfc8fe7c
+#   content hash  b9fb36324c97aaa1
+#   text hash     c9708db8d6adee7f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

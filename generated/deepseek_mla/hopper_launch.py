@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  7ff10b8ec1f6f2ea
-#   text hash     535f23b550d8a255
+#   content hash  f9615037457e638a
+#   text hash     cae632f3599a0a92
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e4490b0a02c68405
-#   text hash     6ca43b7f6ff18e9e
+#   content hash  f53835cc645cc9fd
+#   text hash     298d55f2cd45c7df
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

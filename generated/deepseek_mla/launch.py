@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  79348fbf24f60c9e
-#   text hash     acc993dba500835d
+#   content hash  e88d2fedd1c3a697
+#   text hash     f5af06e6d0c11441
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b4ec5e2071308289
-#   text hash     d727068d24a85f43
+#   content hash  521beca0bf3fbded
+#   text hash     33acfcdf446ad11b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

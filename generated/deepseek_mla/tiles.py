@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5780b00551b0e7ad
-#   text hash     9a30434050ddb31e
+#   content hash  e5903921194c2f72
+#   text hash     507c36d09702bf89
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ac8366f246e6b09e
-#   text hash     53e6ec1eb06d486e
+#   content hash  47e301367acf5e2d
+#   text hash     2aa7c8d62b9a0f18
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  0841cd86f38cc236
-#   text hash     f6e9c63f82f074ee
+#   content hash  07befa47b46ffc7d
+#   text hash     ee9d1df38ffb1b2f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Multi-head latent attention with its projections absorbed; keys of 512 latent and 64 rotated columns, values the latent ones.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  6db1439b1ef70d1d
-#   text hash     7311183e240d2ec8
+#   content hash  3a43519ed63c5e63
+#   text hash     37d47fb6608c2d88
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

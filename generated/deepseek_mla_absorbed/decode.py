@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  22d86941a561d1d2
-#   text hash     0797ff6855d9b591
+#   content hash  1d205394bd208ff8
+#   text hash     fed97b966a4a7ebf
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

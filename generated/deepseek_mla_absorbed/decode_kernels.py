@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  0c98866b5b89c254
-#   text hash     c69378c5fdb3a040
+#   content hash  6283fabfa7ea9aa1
+#   text hash     03ec9fccdeab66f6
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  1780cf321b0b240b
-#   text hash     5578b7df01f4df55
+#   content hash  91bdf3b0ec106ef5
+#   text hash     aaf2d56790697acc
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

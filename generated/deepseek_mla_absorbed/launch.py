@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  c8dc3f17bdcaa972
-#   text hash     7ce531ab46d51040
+#   content hash  a8c3ec4431c6838b
+#   text hash     98544ec64b482206
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  0f55493666511a50
-#   text hash     ef5f735e5fe78d3e
+#   content hash  83addb8e8ca4103d
+#   text hash     21eeaa0d7653815b
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ce9b37865ce37b55
-#   text hash     fab07d01f59b2222
+#   content hash  10a772432d1d278d
+#   text hash     f853ba0b83175734
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ec6a33a7215bf9ba
-#   text hash     8ac051cba27c279b
+#   content hash  bfea3bfbaa98e569
+#   text hash     8e3444c6fe4d88ef
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

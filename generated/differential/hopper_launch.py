@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4cfc9c8f85f7b4b4
-#   text hash     dac87fa9aa84f3a4
+#   content hash  a37ed8ada4a2868b
+#   text hash     a38018f7a7fcaccb
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1940ec4a9fe027b4
-#   text hash     523cc2a9b01f4d8f
+#   content hash  e9fbee92b089dfbb
+#   text hash     34956b1c8b466be1
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6d60abbfd1d409c0
-#   text hash     fdcac61206753c44
+#   content hash  87d4a1ffd6d35a93
+#   text hash     fe6776a6f4da3ac0
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

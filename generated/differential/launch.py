@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5da1345772b26d9f
-#   text hash     4819ea09fbb7a5ae
+#   content hash  d94386594a7cf867
+#   text hash     8f9cc77d802e937d
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f718737534a27b07
-#   text hash     e01c4cb0aa2267d3
+#   content hash  2c73bb1fb941988e
+#   text hash     7892f71364e761e5
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

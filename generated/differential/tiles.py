@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5a4366bc45073820
-#   text hash     4691e8ed2006ba10
+#   content hash  56becd9fc9cc384e
+#   text hash     e8e2f50e5acef6ab
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6eef8b76e4ca2fd5
-#   text hash     182bcf4bca091c14
+#   content hash  b36aa42d2b3daf22
+#   text hash     1a1b4c52b80a0e0c
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  fb198730abaf9ca6
-#   text hash     8a2cddd24fd7e648
+#   content hash  efbcbf943285103e
+#   text hash     ef3d7fbad1eb6a06
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

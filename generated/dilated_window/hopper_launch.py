@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8d16d6cab9b8d908
-#   text hash     1daa1d73325d6ba1
+#   content hash  48cbad0d7968a816
+#   text hash     d31de3a402ff30a3
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

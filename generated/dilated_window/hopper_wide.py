@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  19bd89899055eb30
-#   text hash     c53a6d7e5a25b2e5
+#   content hash  039d8ae055b9a40a
+#   text hash     cad403a001fc5131
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  13d359c4d510ce43
-#   text hash     af452ba26b8eadda
+#   content hash  413cf6e460b522ea
+#   text hash     0b679a4f034f757f
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

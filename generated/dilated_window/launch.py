@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b700c80c43e9a712
-#   text hash     e53121bf1e8fd2c4
+#   content hash  b439056c0c2ff19f
+#   text hash     84a86fca8980025d
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

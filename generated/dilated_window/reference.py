@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  fbc3369b4b29a13c
-#   text hash     8c70d804b57ecd04
+#   content hash  377ae7c4c871613a
+#   text hash     077b5500e36edd04
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

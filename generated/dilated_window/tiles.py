@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  86c4eb2c1a74d6e6
-#   text hash     6bd75aa849e8699c
+#   content hash  bd93ba53d0ed6519
+#   text hash     70ec82c36ed4ea7d
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  6a6c62d70f5382a4
-#   text hash     658a48f3de9336f6
+#   content hash  eb4aa3f6a3fc7824
+#   text hash     bb426c02eae10893
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

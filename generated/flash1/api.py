@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  78214cff4b5bb428
-#   text hash     c47f5a0584cdce58
+#   content hash  77f7db19288948b5
+#   text hash     8bc5b61d926dd6ad
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  67f066a13e005edd
-#   text hash     fe7afefb2a7aff0c
+#   content hash  3b379a84cc3bbc21
+#   text hash     b4df183720d0842c
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

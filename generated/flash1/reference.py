@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  11040bb5e091ffc0
-#   text hash     6077a56eab95d330
+#   content hash  c11ea3add4e4f7da
+#   text hash     ab6655444642a092
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

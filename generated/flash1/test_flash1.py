@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f040bea91d7acc74
-#   text hash     7e05a13cb38b8891
+#   content hash  7d3943ab58fc412a
+#   text hash     206d459ecb717048
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

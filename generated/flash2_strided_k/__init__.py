@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  8916cc89f4decaca
-#   text hash     aded637f860513c3
+#   content hash  c8beca137a77edc5
+#   text hash     092b4e9ec7fafaaf
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  477c51ca13c68ed6
-#   text hash     8dbc1e20e3f15ccd
+#   content hash  ba092d6cbd4dc712
+#   text hash     8c3384c66aec8636
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in
 memory.

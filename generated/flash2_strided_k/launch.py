@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c1c4634b5b275118
-#   text hash     280198fd132106b3
+#   content hash  40cf2dedcafb5a45
+#   text hash     17fb5beb840936d9
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  a72fc165edeb9508
-#   text hash     a37ed1e31c61734b
+#   content hash  d0e0455f695034ce
+#   text hash     9ee58c05b9295f81
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d4fdb95db345f4a1
-#   text hash     5843d5f9baec3c61
+#   content hash  4e16f871e5b3016a
+#   text hash     60b17f2e244687f9
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

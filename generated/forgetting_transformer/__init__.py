@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  49a24c37db7f57b9
-#   text hash     58a6a4a3f11e30f7
+#   content hash  de65a0e3e90c0226
+#   text hash     f49d6c803bb3cbff
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3f41921bb59e6e1c
-#   text hash     20d61c0224af686a
+#   content hash  9c446ffff5b19c06
+#   text hash     c946b3c99ed4de98
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

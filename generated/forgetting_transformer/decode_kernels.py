@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2b899c4a4027c639
-#   text hash     c53e253b0e5b2a0c
+#   content hash  c078ff571383fae9
+#   text hash     4ab708f693dfcfe9
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d08783ab1b55ef2c
-#   text hash     306ecd7a780f914a
+#   content hash  f53e6099b7aba731
+#   text hash     b178bdde32d37203
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  368f9f6edda2dca8
-#   text hash     38d693bf3ea51a78
+#   content hash  41e443804c0302cc
+#   text hash     2cba15dd3b7a6b71
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5ffa3d0f90442d3c
-#   text hash     a0c0a898cdd8c1ed
+#   content hash  f51dddd0fcbca500
+#   text hash     2cbe61d008d5dfb9
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6f2c2923a8ab6d5b
-#   text hash     0b8bfc3f0abd6472
+#   content hash  c92758fda397a885
+#   text hash     d0be74392bb5fb9b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

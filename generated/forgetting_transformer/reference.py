@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9a177c904fab2098
-#   text hash     54b8c3d2a72efa3a
+#   content hash  c1bc5c7144186434
+#   text hash     70ec7adf8a6facc1
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

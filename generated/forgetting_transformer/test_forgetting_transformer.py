@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b53796e0eea52dbb
-#   text hash     2f3e97f4c38f78b4
+#   content hash  f7b21ca29a01bf0b
+#   text hash     b3893f8c962455f4
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4f5c0748aeb8a7b5
-#   text hash     4909e57aec276701
+#   content hash  a02175655bb8c483
+#   text hash     ac263d5596a928b6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d0718c5d74921555
-#   text hash     998ca61907063ee3
+#   content hash  fec1ac1406bbbed3
+#   text hash     2135ea236193f642
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  588c14b5a0077ceb
-#   text hash     95f5d35818fc9111
+#   content hash  2271817ebf6eacc7
+#   text hash     b5bf0b4058010ba5
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

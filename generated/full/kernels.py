@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1c065cbfcd6c2035
-#   text hash     4bc5457234bd1280
+#   content hash  7b3cf06b14a66b37
+#   text hash     13e651fd016f6d10
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

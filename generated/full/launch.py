@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c2449cd0ebe9f4f5
-#   text hash     7d795e0fccebc4a6
+#   content hash  b2b7df48b78254f6
+#   text hash     2e15c35dc53020c5
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

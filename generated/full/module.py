@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  a7c4a99ea5467745
-#   text hash     a776f58078c8152b
+#   content hash  2087f35c84f00ea4
+#   text hash     f9aab0d64c5558cc
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

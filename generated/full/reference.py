@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4c1cbdd0433af608
-#   text hash     f8d2f8494bb8bbd8
+#   content hash  187b5061c82d9aa4
+#   text hash     04a5a5a1b6e7b06f
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

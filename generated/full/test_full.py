@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ab3865778c6b70f9
-#   text hash     4da60ae33a0a5696
+#   content hash  dff44148570d8389
+#   text hash     0898608eccb27166
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7221254067e93989
-#   text hash     dc0cf94b9a3c0a87
+#   content hash  5e3bffcf01e87387
+#   text hash     4062f5196666a2bb
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

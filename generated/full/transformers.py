@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b919ec231fac1ffc
-#   text hash     4e08b4ddaa7aae65
+#   content hash  1dbba383077ffa67
+#   text hash     73649a4cf0134494
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

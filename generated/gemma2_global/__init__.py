@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  114db84ed78f6382
-#   text hash     d969e49a16f78c19
+#   content hash  818010088b31375a
+#   text hash     7962d72b77dc5bb2
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  77a8be545ef49d93
-#   text hash     08b28587158613e1
+#   content hash  3ce224158f38db73
+#   text hash     db66e77455a92074
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  28d02d7a80dbc452
-#   text hash     bf81c433f914d446
+#   content hash  edd89fa9cf0a6201
+#   text hash     883de8ae88d0845e
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

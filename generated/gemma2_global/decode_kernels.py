@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  083aef684e8f41ad
-#   text hash     65a3e7d57eade223
+#   content hash  606f95de8965ccc1
+#   text hash     22f5265d599cc753
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

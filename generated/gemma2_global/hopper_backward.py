@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  d31da001cb4991b9
-#   text hash     e3311dbfd896d04f
+#   content hash  4e763b943cfe6f6f
+#   text hash     292e89192548e4b4
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

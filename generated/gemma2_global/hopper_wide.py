@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6c0673baa696e8e6
-#   text hash     da137abc1b196673
+#   content hash  1ddc888747a5f4aa
+#   text hash     d5d4aa01a2a3419c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

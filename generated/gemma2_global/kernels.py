@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  5120eed6be6a5339
-#   text hash     210dcc11c349c8f2
+#   content hash  ba74b2dbbf337b63
+#   text hash     14805377ad763b71
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

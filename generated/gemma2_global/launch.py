@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c385cc2ca8b04acc
-#   text hash     1e81aecf3529d364
+#   content hash  776def07f413bf5d
+#   text hash     9d133564a57d861c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

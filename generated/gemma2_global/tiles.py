@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  66ef8c737d7b6fba
-#   text hash     d039712f3f35f910
+#   content hash  771d5dd4d0c7b8dd
+#   text hash     d8352f7bbb8d2dc2
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

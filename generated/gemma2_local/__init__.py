@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  322f91a48a15b2eb
-#   text hash     be9208bbd33b84df
+#   content hash  7653d7b291c86e81
+#   text hash     988a2559f4be5855
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  88bf658b6424b370
-#   text hash     a1098db5f9e5fd62
+#   content hash  107a2cc019feecf2
+#   text hash     3b8e8636ef95e754
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  405db9375cf3d5d9
-#   text hash     fb865ea9ba55fc48
+#   content hash  9540e869c83e26b9
+#   text hash     2f78c2ef37589795
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  186322846cfbd9e3
-#   text hash     cba6a5152038c5d8
+#   content hash  a6a8b72962e1ff5a
+#   text hash     366e1500f02a942a
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

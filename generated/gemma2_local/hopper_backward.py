@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a858a43a4c9562e1
-#   text hash     e3ae718b8971ede8
+#   content hash  9920d5498cf52a5a
+#   text hash     ffd1fb8f91fa5e04
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  638c3240a93ce708
-#   text hash     27a41cb5581e9cec
+#   content hash  36f1b949dc62ef48
+#   text hash     7bf67e52413b714d
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0cebcacec2e0869d
-#   text hash     7f37121c85c8e3ad
+#   content hash  43aa2b45a0b0d647
+#   text hash     01e31463f596110c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

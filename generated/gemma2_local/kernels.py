@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  c8cbb86e5a57e2da
-#   text hash     74410388f0bf9a00
+#   content hash  639a472965b7bf2e
+#   text hash     9f2af254187d7c9e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

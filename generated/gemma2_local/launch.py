@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  534dbd173363b6d5
-#   text hash     1948eb66d042dfc2
+#   content hash  0513ddc6e82579a1
+#   text hash     68c040a437781bda
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

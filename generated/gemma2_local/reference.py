@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9fac837930f866e8
-#   text hash     0937abac5fca76a4
+#   content hash  49aa91cf40160ee4
+#   text hash     92c37e003fc648d6
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

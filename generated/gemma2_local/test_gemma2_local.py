@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  876e6441d5fd477e
-#   text hash     dbe4de994363121a
+#   content hash  32032791e21f1451
+#   text hash     6d99afbd09c11efb
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ccb0ca057dd394fb
-#   text hash     69ea01dd7836c571
+#   content hash  91eeb41ceca3cd5f
+#   text hash     42a22275d4b61d55
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

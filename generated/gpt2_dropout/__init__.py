@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  42c31aa6cfb88c49
-#   text hash     e13ca8960f21a1af
+#   content hash  c30f77f40959dbb9
+#   text hash     d081e6f1365d5af8
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6ebcb6177379004a
-#   text hash     1ee4ea0fff71a179
+#   content hash  55979b59eaaa4eef
+#   text hash     a2f6165d3eb6c988
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

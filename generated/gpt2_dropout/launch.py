@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  402bb17119f8aace
-#   text hash     01dd41cb398e9bb7
+#   content hash  fb3f0401f88fba45
+#   text hash     704a5caadc3170e7
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  65f9fae810a61c00
-#   text hash     e57c186b42ee00b3
+#   content hash  a71fca00217a1397
+#   text hash     5a7b47dc8f1a9df7
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

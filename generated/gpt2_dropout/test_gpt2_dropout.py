@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6517e5bb6d39e14f
-#   text hash     a6314aff4a20260a
+#   content hash  74192beaa9375858
+#   text hash     5cceb8d4a687ab57
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

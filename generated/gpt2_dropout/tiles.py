@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  9411d94c2cb36e4b
-#   text hash     96fb4b3e8e8d356f
+#   content hash  c9f65e092e074d6b
+#   text hash     d536457035bc19b3
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  28c4d9ae4595c508
-#   text hash     228da8211c36bdf3
+#   content hash  f628d82ebbb2aeff
+#   text hash     50328d75f069908c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  842eb18b71f3806d
-#   text hash     62ee2bf441fa6be8
+#   content hash  a1a21489ad5df123
+#   text hash     8b2e4e0dd5f5051d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a0706081e1bf3764
-#   text hash     55f1fb0afe94d6b2
+#   content hash  2c170f7121fbf710
+#   text hash     ffb9e7d322df65ec
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4875aefbf964f60b
-#   text hash     6bd2180e00e281ca
+#   content hash  82510ab660cee358
+#   text hash     f4b928f8bac1c635
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  63057343993c1f04
-#   text hash     f1d7e5413f1156a3
+#   content hash  fb1ce9dce21f8be9
+#   text hash     f3b18a2a98726926
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

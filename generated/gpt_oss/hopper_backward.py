@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  acc7f2aacf4a7218
-#   text hash     7873d5d77c932f59
+#   content hash  5a6c864b2dd3a0e2
+#   text hash     a4674eabd8ba0b00
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

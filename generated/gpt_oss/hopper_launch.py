@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9ae6a72e5e01aee2
-#   text hash     af9f3266bf4ef36e
+#   content hash  002036195c39d029
+#   text hash     030a8d275dad61f5
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

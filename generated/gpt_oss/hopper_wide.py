@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  c4afb2c2b868411f
-#   text hash     5aef05b1d25d7b4f
+#   content hash  3ad1b8ba255997a9
+#   text hash     c8efe05ede9cb519
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

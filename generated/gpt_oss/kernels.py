@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4115d624ade6f64f
-#   text hash     96982f76de917555
+#   content hash  10f5eef47e5f93f6
+#   text hash     9cce325d95f3f465
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0beb5334484ddd11
-#   text hash     dfb36da11172f5ec
+#   content hash  7a1a867e0bd8bc43
+#   text hash     86e04f5cbec2c00c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

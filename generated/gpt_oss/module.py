@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ddb44c66144a4ba2
-#   text hash     c9766b88a054e0d8
+#   content hash  fd747b08d9be58cf
+#   text hash     88eb31d570a30b95
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ed0507ae57314fec
-#   text hash     9446f1e5d18fb0d5
+#   content hash  097b0a909858a51e
+#   text hash     8f08b09050cb6f58
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

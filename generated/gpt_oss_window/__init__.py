@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e313d609f59fdeae
-#   text hash     6941b913bd2ba72b
+#   content hash  fe9ad583ec881f02
+#   text hash     709abc9fb4a5ce11
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

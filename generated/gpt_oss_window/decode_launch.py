@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b929f4b5bf1195b6
-#   text hash     e8eb19ee155e53ed
+#   content hash  518c3f7c709e776d
+#   text hash     bd6d6d9a845b22db
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

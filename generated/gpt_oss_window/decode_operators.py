@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  2601c03ce71a0929
-#   text hash     9358b9cce0f8530e
+#   content hash  0855fb5b9f1c6349
+#   text hash     6eba3f3e59d08eca
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  19eff36cfeaa33f0
-#   text hash     bb6e6b7e078cdf73
+#   content hash  703a2b9e34f86d2f
+#   text hash     0d3258a991440884
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

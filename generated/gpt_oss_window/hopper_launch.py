@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a84861488d274463
-#   text hash     8c1b40a7b53d0ec2
+#   content hash  b7e3ffd4720f8bba
+#   text hash     4b13a9267422d928
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

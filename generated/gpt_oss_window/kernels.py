@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  07d8b6adba1ab9fd
-#   text hash     a81f81d2059cda1d
+#   content hash  7f7dfa9a49d43b49
+#   text hash     5aa3b0011afd34a0
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f7227e9892c92c69
-#   text hash     da3cf9a181985e11
+#   content hash  e8b3596a07cab759
+#   text hash     1feddcd9d1cad26e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

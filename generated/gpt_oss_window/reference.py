@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a2272beff7db8d77
-#   text hash     ba02ec80a603a177
+#   content hash  50cad6700412241c
+#   text hash     61fe56f38a8e186e
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

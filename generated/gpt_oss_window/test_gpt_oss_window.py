@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a37ffb30ead1def1
-#   text hash     adab6d7ab0b3ef97
+#   content hash  82fb5930be9cb24b
+#   text hash     a6b257a2690c2aa3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b77b30b2609d9151
-#   text hash     879807e95ed55114
+#   content hash  d9d76e6bcf6904ec
+#   text hash     3b6f1ddfa4fa0144
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e7944dc77c6e3e9c
-#   text hash     ccec377af0ceadb4
+#   content hash  bd8836f949009f02
+#   text hash     12027618b1409abb
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

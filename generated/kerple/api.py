@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  dd1b9de3ff127179
-#   text hash     5a8f4b29dc18ccb4
+#   content hash  96699ad4a2719777
+#   text hash     f1ecb8a92d95c922
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  d9ba3f14697bbf3d
-#   text hash     ff63669520831c4e
+#   content hash  c394864456524852
+#   text hash     38a6c84dc1dc4281
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  eea7bf3175d28909
-#   text hash     62eb94844e3580b0
+#   content hash  3b3a5f9e250aff07
+#   text hash     bb22db3356f43a8e
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

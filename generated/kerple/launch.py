@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c9958ee22cd896bc
-#   text hash     cffea3bf16a2ffbd
+#   content hash  adcdbb6498ce6a57
+#   text hash     647e959caac6f4bc
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6112f1b335ec1862
-#   text hash     4316c4669492b5b4
+#   content hash  b2e9c6466c4134e6
+#   text hash     acea8e8838505681
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

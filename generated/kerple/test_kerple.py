@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3fbe394c7d0db88b
-#   text hash     eeb44d6d51c969e8
+#   content hash  5184f1ef22a20e2e
+#   text hash     a000836047a18b15
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

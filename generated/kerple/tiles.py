@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6fb9b0cc18ef2b7f
-#   text hash     e33c44d42c1a2c13
+#   content hash  dab123d2ed999dee
+#   text hash     e59d7e7da04726c8
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

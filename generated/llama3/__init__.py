@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  71f00953be6dd727
-#   text hash     7e8b4a705480eecd
+#   content hash  09811eb725689bb5
+#   text hash     871fd7674b6b810d
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3769660430375b05
-#   text hash     305e880dc27994fe
+#   content hash  f9126ecbc5c02983
+#   text hash     c0f679d0a771e5dc
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

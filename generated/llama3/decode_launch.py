@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  53554028e480568e
-#   text hash     f74971945712d029
+#   content hash  b03f944f407cd381
+#   text hash     29a65f0a9ec4e7c4
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0aa9ad9674579aea
-#   text hash     ba761f6e322acb0f
+#   content hash  c5a3d2f67f35a5ba
+#   text hash     c421984324fb620a
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3cba8defa5f33ddc
-#   text hash     6d089aa226e685ba
+#   content hash  1eb3b923aa6fd388
+#   text hash     3e871cd6d22a3d0c
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e693e0276135ae95
-#   text hash     f7f045e626e5f57a
+#   content hash  ca15cdc806e7d32b
+#   text hash     e10312bdf2e065f9
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

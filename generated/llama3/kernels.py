@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  4780d3286ee18fc4
-#   text hash     d643349c20040772
+#   content hash  3e33a8edbede288f
+#   text hash     37ae825ba78c3d5f
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

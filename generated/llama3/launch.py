@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6c9c72b4223b951e
-#   text hash     c01782de5b49dde7
+#   content hash  9efdda06350b2f37
+#   text hash     442b0465fc48ddb0
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  41ff1c513745dadc
-#   text hash     27d509de152f740c
+#   content hash  d0b2be1a321c7dd4
+#   text hash     3041681bd975f3df
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b77a61d20d817297
-#   text hash     bea3407db0adb04b
+#   content hash  56b2b2f5ab1b748a
+#   text hash     52191effddce48bb
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

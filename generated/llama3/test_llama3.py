@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2a1912da88cd3efd
-#   text hash     f427be8bcae832d1
+#   content hash  ebd76df0d4d162be
+#   text hash     8f4512fae4d251f6
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

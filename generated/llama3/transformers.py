@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6182af3096994fdd
-#   text hash     c837730a5a021e20
+#   content hash  617de00ea6c8800d
+#   text hash     e5f4c91183fec0d2
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f6acd1ceee8e9c66
-#   text hash     a26776e32d16b166
+#   content hash  f92f227e68196f99
+#   text hash     cff95403c038f7f8
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

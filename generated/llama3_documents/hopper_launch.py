@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7ea5f0988dae9b32
-#   text hash     7b2c66614e0cf684
+#   content hash  a2ae90de534d90fc
+#   text hash     473cd3b61883cfd6
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3a8da0b1868ff082
-#   text hash     4ede051a39fbf217
+#   content hash  2f05dc39c41261fb
+#   text hash     84f136766ece83df
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

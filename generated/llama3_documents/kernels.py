@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ef2abb85c9cfb7e5
-#   text hash     51bd09f8de9e5959
+#   content hash  8c526d4c9390f52e
+#   text hash     943232e58bb267de
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

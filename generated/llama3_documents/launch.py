@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c87825d0718b33a3
-#   text hash     9089c65fba5d4cba
+#   content hash  f359ff8a2e10ff98
+#   text hash     51b6d2da35b3bb1d
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  e6bb510c9c521c63
-#   text hash     9f6ac4d2ac042834
+#   content hash  66b56ce221d9a7df
+#   text hash     d9a0a236d873ea6e
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

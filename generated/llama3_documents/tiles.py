@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  61c26f9ffa2b4afd
-#   text hash     d84a3eadb25e8703
+#   content hash  95c1dbdeae526b4c
+#   text hash     c4678fc08793bc85
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

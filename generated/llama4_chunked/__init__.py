@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  bd8cb798c810ad23
-#   text hash     b32c8a81292b0e58
+#   content hash  f30b353eef8ff0c3
+#   text hash     b8051be1fc03dd9a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

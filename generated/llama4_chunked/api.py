@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4b34af9aeab501be
-#   text hash     eaf5fddddfb2f8c8
+#   content hash  b172616ab8c9d913
+#   text hash     1e4248f4810bc19e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

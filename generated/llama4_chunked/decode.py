@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  605adb016188f17d
-#   text hash     8a6f3e863ce9563b
+#   content hash  725b1a4dee5e9ea6
+#   text hash     e0578724f6784629
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

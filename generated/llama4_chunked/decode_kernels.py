@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  21c2e7f9b9ad1b90
-#   text hash     faa1d9e1db429154
+#   content hash  25aaf7e295bd0f93
+#   text hash     a9abcc0f24fd9148
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a9f8333818c6bfe5
-#   text hash     a65e3627e39ee2ef
+#   content hash  80e2fb4a5cc9110f
+#   text hash     118241371b2ffb86
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  303aa82ba52e7b2d
-#   text hash     160dcc75c58592d4
+#   content hash  b7115d37d638970c
+#   text hash     b98bc756ccdd1aa8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

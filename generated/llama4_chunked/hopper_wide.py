@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0c66aa44065662c8
-#   text hash     e41b995dd4a5d36b
+#   content hash  a86b5c802def86c1
+#   text hash     a244f048d1838004
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5fe0fb13cf79e1cd
-#   text hash     f76b75b52b7b727f
+#   content hash  f8733cc678b0f2df
+#   text hash     80d3a54d4864d70c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

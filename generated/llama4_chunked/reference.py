@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2c4d87da92fa5124
-#   text hash     c98cd319f064ef38
+#   content hash  ac17840379c0813a
+#   text hash     92890032feb40fa8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

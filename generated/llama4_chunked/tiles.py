@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a19c533846d8aada
-#   text hash     4cf28794c7621e97
+#   content hash  dc238874ec1d79ff
+#   text hash     df9080e551aa3c2f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4beb13d865c0766b
-#   text hash     5ea047bebde1e8f9
+#   content hash  3f55c5c2ef6c76ca
+#   text hash     fdff5bc4de9f8484
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2d798a8de071c868
-#   text hash     ae1176dc3ef5b7d1
+#   content hash  cc8cf44e8ccab9a8
+#   text hash     759db15904872e23
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

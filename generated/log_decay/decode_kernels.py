@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e7ade436e9fb4f05
-#   text hash     2852e37d2593e0d3
+#   content hash  2037e839b5d0107d
+#   text hash     45602f7e72f9187d
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1c71c83ad08a13be
-#   text hash     14d285b21bc655fd
+#   content hash  cd386aa5a9eb3c72
+#   text hash     d01f4f741174214d
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

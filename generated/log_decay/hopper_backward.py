@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3e01ba4a1e9e2bbd
-#   text hash     4f615f0de1f3dce6
+#   content hash  1cc4139f30e48d09
+#   text hash     9f800bfc3333a236
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

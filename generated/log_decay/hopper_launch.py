@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  db183f2451b9991e
-#   text hash     3d0d6ed47352ba86
+#   content hash  dc2738841d8aea0e
+#   text hash     96f9cf8c09250f85
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9a7aad403c350a9c
-#   text hash     b6fe3e1853719bef
+#   content hash  10ecd248ed3c7b93
+#   text hash     b154b05853619cc0
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

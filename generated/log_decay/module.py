@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3b6cfe57d93fb732
-#   text hash     403782d3c4569008
+#   content hash  d20275f1d3a76e54
+#   text hash     39276af642074230
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a84ce366416a61fe
-#   text hash     d0e45a4fe9d11aa0
+#   content hash  e9ba2af037ca2f1e
+#   text hash     64504280fff16b67
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

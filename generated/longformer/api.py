@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  09c85ff12c248264
-#   text hash     a3698772ca523fe5
+#   content hash  84a30c6e78d8877c
+#   text hash     61458c30734180fe
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

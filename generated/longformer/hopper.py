@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  0b67f208e1cd7b88
-#   text hash     adef76a35d63f8d7
+#   content hash  cc0f3f6720b6e53d
+#   text hash     375a6ca54d360fdc
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  07949108a369d996
-#   text hash     615fcee2c47591d1
+#   content hash  faddb41bc265c81a
+#   text hash     248fd59e98d34c0a
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5b7cb3447e25eadd
-#   text hash     489bfcc3920838bf
+#   content hash  a69db7a4b976bb09
+#   text hash     1a7385f3437190f1
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f9a07824ecec1661
-#   text hash     87a695e548527e33
+#   content hash  b9a327f79cf24a1b
+#   text hash     70bb47fa07f5f0e3
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

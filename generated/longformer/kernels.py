@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  fe709be2d77a04d1
-#   text hash     6627dec9358da7fb
+#   content hash  e12e07620bc79340
+#   text hash     217dbc5e6379914d
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

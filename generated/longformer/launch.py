@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  24e6733d6f04a638
-#   text hash     96435242cdf036df
+#   content hash  ebefe802f541dfa4
+#   text hash     a8cd2ac664db7220
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

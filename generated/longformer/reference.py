@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  cd7d0f3309eab8fd
-#   text hash     bd740a190741b104
+#   content hash  a04151a07cd32ba1
+#   text hash     9bfe8bfd9f0d916c
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  6bc46637db7cd699
-#   text hash     3fbc6e6edd8a4f3d
+#   content hash  0154bdc9da82e28f
+#   text hash     e7b7eb735d8a319f
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1445e4fb8a6373bc
-#   text hash     268ae97f0edc3cce
+#   content hash  3b1ae4c297626a56
+#   text hash     2c72a416495c6e7f
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

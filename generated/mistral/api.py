@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  de2606ddeacb6491
-#   text hash     06866be920b0ac06
+#   content hash  f013ec099f81625a
+#   text hash     d5eacaeee5ee08c9
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b95f4a514f2f6916
-#   text hash     71f92f9a413a9fa9
+#   content hash  04b0abdb31e2537f
+#   text hash     240ee04908a33b33
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

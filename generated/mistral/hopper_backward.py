@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  9f9207a200a67745
-#   text hash     db3d5e6af24dd9fe
+#   content hash  e9c5b32d78e8a2f4
+#   text hash     ff116301b1af66de
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

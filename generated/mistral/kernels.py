@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ff0cc5eb784f1993
-#   text hash     1d2c12b6616026d2
+#   content hash  6b887b2da6e21e17
+#   text hash     c93b2e1de2b54da7
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

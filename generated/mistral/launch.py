@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  82e550f912123811
-#   text hash     1cb96e4cf7055b98
+#   content hash  85b303ed770fe3b4
+#   text hash     fac12504eb43f355
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

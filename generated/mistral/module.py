@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f04b0d808e08bfab
-#   text hash     d4483be5535452c6
+#   content hash  6419343532e24626
+#   text hash     8bac6d437bd415a3
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e6622eaa95e8630a
-#   text hash     a0993b503c0d7d12
+#   content hash  6ae46db79f98d53e
+#   text hash     e122de3a92e4979f
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  fdf25300e0f9d650
-#   text hash     b80b37fa1aeaad68
+#   content hash  b8cdf0696d50d0f7
+#   text hash     faaa135d1875e733
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6c2552c350ddd206
-#   text hash     93f5e29b0d06c81d
+#   content hash  c8798dedbc73c4e1
+#   text hash     cc75cfc668617e4c
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

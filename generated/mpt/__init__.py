@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d0c877665aaa1cdd
-#   text hash     bac05bdefc74109d
+#   content hash  88af8e012990d4bf
+#   text hash     7dae8190ce40d694
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  bcd9065bc76e5f6b
-#   text hash     2a333ca48ec15c75
+#   content hash  fab5eb341fd3a089
+#   text hash     89060dac53567739
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

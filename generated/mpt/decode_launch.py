@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2f82800ff29daa07
-#   text hash     2ec40d076368ab76
+#   content hash  d73bf7ebf33dbe87
+#   text hash     8a9d43fcdfaa7eb7
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8ca41f03bbc14a3a
-#   text hash     0768949794768002
+#   content hash  32a37904a22daabb
+#   text hash     9654e518d2c13f07
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4ad8ca8c312233b8
-#   text hash     b484f3a81ca91f11
+#   content hash  963846dd75b2182b
+#   text hash     399c8c8da8cdeebe
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f793a07e5f7fdd06
-#   text hash     5d870883159724a7
+#   content hash  ca3fe0e1c835ebfa
+#   text hash     d697ba37422fb63e
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  cfe5e0b0c7682851
-#   text hash     9ffc707ebe0c1fcb
+#   content hash  493b82b122680369
+#   text hash     80bdf15088af516d
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

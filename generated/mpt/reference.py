@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5eac354b46aabbf8
-#   text hash     c91897a90100dcca
+#   content hash  94ba3608dbbefe6c
+#   text hash     15370b6fef996432
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  590542e9352132ac
-#   text hash     7b55015ccba4b30c
+#   content hash  22bfbd7e512cccf5
+#   text hash     b72ea1dedbbde8ef
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

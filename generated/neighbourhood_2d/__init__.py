@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  4315a995e2657842
-#   text hash     1d608922a50d9310
+#   content hash  1b0c1426b4f2f8d0
+#   text hash     c8f13902d6e14ca0
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  630a55cb01a7fcc8
-#   text hash     3616188ea30730d4
+#   content hash  3d9274d50ee6e614
+#   text hash     ac344b429f7949fc
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

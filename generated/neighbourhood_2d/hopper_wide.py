@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a1364293cef857c7
-#   text hash     a3077def1e7f1a0c
+#   content hash  2bc2cf4b522e41b5
+#   text hash     4a48637927672529
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  d6ebcf7d4d0b9da2
-#   text hash     e54f8112fd6c08a5
+#   content hash  eb68dc567ae4189a
+#   text hash     8ea9e899e2bb5477
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

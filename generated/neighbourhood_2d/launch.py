@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  821e297592a91db0
-#   text hash     0456fc6e081b522d
+#   content hash  3f4e9a5e421db66b
+#   text hash     9a325467e966d946
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

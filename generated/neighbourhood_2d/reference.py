@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f42fc542bc62ca6d
-#   text hash     d947444f189f3e81
+#   content hash  875b3941d0729bec
+#   text hash     3f2a78255dc54ab2
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

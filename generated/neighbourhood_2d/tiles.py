@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e4a83b445fd41c6e
-#   text hash     17dd5e5f043c60b2
+#   content hash  e45996fc49576b48
+#   text hash     013f43c1b0849842
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2341475079fcc670
-#   text hash     beb8c8e0633d8a82
+#   content hash  acc673bbb4068c3a
+#   text hash     0cb2db07490275dd
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

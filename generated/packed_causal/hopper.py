@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  0643fa39b0caf65e
-#   text hash     99c290dfdd2efd3d
+#   content hash  81232b88441c9908
+#   text hash     101f2cf6d4538421
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -52,6 +52,7 @@ Symbols
     ends               tiles so far that reach into the next sequence
     v_come             a barrier that such a tile has come: the loader clears rows before workers see it
     visits             walks so far that had a tile
+    low, high          ends of the tiles of keys that rows of any worker see
     begun              tiles of queries so far: this one has stage begun % Q_STAGES
     others             the tile whose rows make scores with those of a tile of queries, or of keys
     before             the stage of the tile before
@@ -439,6 +440,20 @@ def add_last(at, acc, packed, buffers, STAGES: gl.constexpr, WEIGHTS: gl.constex
 
 
 @gluon.jit
+def pass_by(at, count, buffers, STAGES: gl.constexpr):
+    """Give back so many tiles, of which the rows of this worker see nothing."""
+    k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns = buffers
+    for _ in tl.range(0, count):
+        stage, phase = at % STAGES, at // STAGES & 1
+        mbarrier.wait(k_ready.index(stage), phase)
+        mbarrier.arrive(k_free.index(stage), count=1)
+        mbarrier.wait(v_ready.index(stage), phase)
+        mbarrier.arrive(v_free.index(stage), count=1)
+        at += 1
+    return at
+
+
+@gluon.jit
 def work(
     arguments, queries, buffers, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
     Q_STAGES: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, BLOCK_DV: tl.constexpr, WORKERS: tl.constexpr,
@@ -497,7 +512,17 @@ def work(
             l = gl.full([64, 8], 0.0, tl.float32, SUMS)
             q_tile = matrix(q_buffer, stage * WORKERS + WORKER)
             terms = (scale_log2, q_pos)
+            if BLOCK_N == 64:
+                # tiles are as long as the rows of a worker, who has a range of its own
+                first, _, _, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
+                low, high = first, last  # those of all workers
+                q_first = tl.minimum(q_first + WORKER * 64, q_last)
+                q_last = tl.minimum(q_first + 63, q_last)
             first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
+            if BLOCK_N == 64:
+                last = tl.minimum(tl.maximum(last, low), high)
+                first = tl.minimum(tl.maximum(first, low), last)
+                at = pass_by(at, high - last, buffers, STAGES)
             if last > first:
                 k_start = (last - 1) * BLOCK_N
                 shrink, m, l, packed = attend_first(
@@ -525,6 +550,8 @@ def work(
                     )  # fmt: skip
                     at += 1
                 acc = add_last(at, acc, packed, buffers, STAGES, WEIGHTS)
+            if BLOCK_N == 64:
+                at = pass_by(at, first - low, buffers, STAGES)
 
             l = gl.convert_layout(tl.sum(l, 1), m.type.layout)  # [64]
             # rows without keys: 0, and an LSE that makes every weight 0

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a9025672f4b952b5
-#   text hash     30914d16075e69fa
+#   content hash  f38206c334665b3c
+#   text hash     dbb0f97a29410983
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d19da3107eca915d
-#   text hash     12d289f18087d147
+#   content hash  32b96c6489469639
+#   text hash     a67e07fa6c95492d
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

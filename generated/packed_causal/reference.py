@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1425e64624b0ff52
-#   text hash     18ffb2f6bd0db07e
+#   content hash  069a1be65f9b2fe0
+#   text hash     72025f8393c116da
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

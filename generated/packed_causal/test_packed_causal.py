@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c1e828d9d97c8246
-#   text hash     341a9a48ff53495e
+#   content hash  aa933b3fd751de3d
+#   text hash     501d9d5d98234d69
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

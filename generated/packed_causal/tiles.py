@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2cf454ed7e2d7676
-#   text hash     14a73fd41715b4be
+#   content hash  b2feda21c4495a4d
+#   text hash     180622e8b594f6cf
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

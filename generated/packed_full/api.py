@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  16f1b8fc42a60c6c
-#   text hash     f74a17257546305f
+#   content hash  8ca781eee44be208
+#   text hash     53a8065beca5e6f2
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

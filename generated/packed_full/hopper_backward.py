@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8ef95dec28821d64
-#   text hash     42736850afa239ec
+#   content hash  ffa15a1c2b3af576
+#   text hash     7cb48bd0fb302350
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

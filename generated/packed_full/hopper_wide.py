@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  90995c0fff8d8efd
-#   text hash     54a4f4cd9f0adbcd
+#   content hash  185a8267ea440bb7
+#   text hash     64075742fd2cfce6
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  0fb2be60d406bcdd
-#   text hash     1c63577dcd0e0f50
+#   content hash  119902282ceee7b5
+#   text hash     e7144450eec9e19b
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

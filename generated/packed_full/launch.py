@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2c457480eab47cba
-#   text hash     2f2d09ceb3727366
+#   content hash  6496d9cb9cd703d5
+#   text hash     113255a28c9d526f
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  53797e161db462ae
-#   text hash     c6ae8384959d32dd
+#   content hash  7f222ffb3ab28182
+#   text hash     7f53db4b2e457a34
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

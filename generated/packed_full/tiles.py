@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  9e91ea69bb9ce3d9
-#   text hash     365f7ec55a851bf0
+#   content hash  1a88899eeec0038c
+#   text hash     02c19cc7b184ab40
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

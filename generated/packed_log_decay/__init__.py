@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1eb51d3adb20c823
-#   text hash     1b5326628da8b233
+#   content hash  96ace46ad0b6c8fa
+#   text hash     07ac47d65f368b18
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ca74d8685353a918
-#   text hash     25c0ce5e8a94cc12
+#   content hash  b34d899874ba8989
+#   text hash     eda896bfc9a6bceb
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a254c6c375e98ba7
-#   text hash     c4b4259204af136a
+#   content hash  df1bab72d1601496
+#   text hash     4794b9f33f1ff976
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

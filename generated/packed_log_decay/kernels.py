@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  9d522f4b35a188b1
-#   text hash     cfefbc6a523a90d6
+#   content hash  04ac36468369e0de
+#   text hash     950c44f0dc346dd0
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  cc4214659aa89d9c
-#   text hash     25d7c9681a1df4cf
+#   content hash  54ca27c798b2ce18
+#   text hash     36452773ecc18574
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

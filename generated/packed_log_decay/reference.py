@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  c1efaad6fd025978
-#   text hash     d78ecf107843087f
+#   content hash  b11b9aac97930e77
+#   text hash     45ee340436cdf7d5
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  5b57a63beed84286
-#   text hash     82f149edf2a5a0fc
+#   content hash  88942faf1683f2fc
+#   text hash     9ba920f27665c0b0
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

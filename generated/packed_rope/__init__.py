@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e261febfe0c10949
-#   text hash     34a152819d0b83bc
+#   content hash  85b9f4a002b342e7
+#   text hash     37e83e38e60a261c
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

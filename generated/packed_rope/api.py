@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0ec348e401041438
-#   text hash     2511b0eaf37459fd
+#   content hash  846952a956fd807f
+#   text hash     834494ab1f9c2480
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d3f6bf261a6b8c8b
-#   text hash     cfb6ef8b61e382cd
+#   content hash  d681cecf30b27ba3
+#   text hash     f170038c41573843
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8bb7969aec5a4c08
-#   text hash     cd97520af3d71446
+#   content hash  000a33c983c17d6f
+#   text hash     13078cf6bfafed40
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

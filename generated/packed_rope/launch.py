@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  220a3fa9912d5743
-#   text hash     6b628fca9b483edc
+#   content hash  7f91f0f92331ab42
+#   text hash     e1f91ff27c1680fa
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c9784832c8723d8f
-#   text hash     ca953e2f6c13dc35
+#   content hash  cd98dd8030fead08
+#   text hash     5b32c9d220dafceb
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2d0d13396979cfcd
-#   text hash     6230a844f3a3844b
+#   content hash  5adc717eec8fcbb3
+#   text hash     71e6baae8b7fdc1c
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  010e2dc0819580de
-#   text hash     74551f1f3b4d46f1
+#   content hash  c460c516bd452a90
+#   text hash     440c1fb5361c2995
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

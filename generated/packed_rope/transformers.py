@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  840f0b746ef56aec
-#   text hash     741ca2d70f206926
+#   content hash  2558e24a47e396cf
+#   text hash     d1340ff2a00d4c84
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5cb02ab2e9fce206
-#   text hash     8a1688787cd53463
+#   content hash  35461d8c02e0f82b
+#   text hash     02d27f7b039bd25c
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

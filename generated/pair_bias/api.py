@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  254d190ba060a4ea
-#   text hash     ee4d6a5d82c15e0c
+#   content hash  5df7e3bb63abb8c1
+#   text hash     1fe43b272dab4992
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  abc39005838cab35
-#   text hash     d08cf145bb16a356
+#   content hash  b7f73558a4c99be2
+#   text hash     3f774a4a05edbd66
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  ce4202716bb2c12c
-#   text hash     5555fce63af61d0c
+#   content hash  ce11daf471f9616f
+#   text hash     0afa6ab1a57bc985
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  fd1f49a874b38619
-#   text hash     9f1ccdc4cdd64125
+#   content hash  41283d573f24ee94
+#   text hash     244bb2ac63628dc2
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  3f49c38e8d605c98
-#   text hash     4cfcf5fc8f29fe1a
+#   content hash  354b650563273207
+#   text hash     1ea4f2a64b89fe7f
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d7fccb8d3ed02833
-#   text hash     5c5de29be1541ae0
+#   content hash  f055cc15ae4fe9cb
+#   text hash     edd372edce4b6dd3
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  147dd2733564ee20
-#   text hash     74e1fd3d8fefe72a
+#   content hash  dc76ee6d8bb93567
+#   text hash     0d2179a981492565
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

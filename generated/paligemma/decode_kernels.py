@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3e9b951d2ae168d1
-#   text hash     243d58b14d6c5ba2
+#   content hash  0bd4b608991fa1dd
+#   text hash     77963742c45ac0ea
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

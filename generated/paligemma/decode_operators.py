@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d8888d93d45ad2bb
-#   text hash     e092ed6d3a4d4dbd
+#   content hash  ab8c881f78fa1536
+#   text hash     f5e7c7d939732417
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7a5dc6adc9e0851e
-#   text hash     b69874f31138f491
+#   content hash  a3ac5de978018943
+#   text hash     b6368bbd0e51a4fe
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

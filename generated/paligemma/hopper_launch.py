@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f50d86a8133a2644
-#   text hash     22d756b7f29683dd
+#   content hash  93013541974adfca
+#   text hash     ea94494ca333b24e
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  fa0186efb437538f
-#   text hash     1b9f0d7e05bdf6a7
+#   content hash  315ced7dd05c9450
+#   text hash     d05fbe634c143306
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

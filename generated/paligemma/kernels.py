@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7ad5fe4896d84f86
-#   text hash     d0ecb4713ea30306
+#   content hash  191fe2d8fd6bb8c7
+#   text hash     0d9863a23409d95e
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

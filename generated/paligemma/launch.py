@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a2a261258fd8deff
-#   text hash     cd51198d49144e5d
+#   content hash  a16d7f0653c3046e
+#   text hash     684f9830054cd91b
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  496233c3b1d64251
-#   text hash     8c528dffbaeadcc4
+#   content hash  cd029af15cc6e3a3
+#   text hash     d2183b9d0ff5b2b0
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ba8abc674e9f4168
-#   text hash     4029c7c80c62513e
+#   content hash  4bc4d49a578b9aa5
+#   text hash     ee66a6d56917f44b
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

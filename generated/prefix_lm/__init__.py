@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ce1cddc9e21078ce
-#   text hash     37aae1ee246ab4b1
+#   content hash  a7f25dfa1f8b3bf0
+#   text hash     5218ac5f2acf08b0
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

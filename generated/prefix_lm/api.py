@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e628e8c501ac88e9
-#   text hash     a7cf22b6009cea81
+#   content hash  11746b825a95062e
+#   text hash     ac305d00e2701ada
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

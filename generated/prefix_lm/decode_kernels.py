@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5e1bb2d3c8db06f9
-#   text hash     5f7e2b07f6178fe8
+#   content hash  4bb8a49280da3a51
+#   text hash     fe833274af0b27f5
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

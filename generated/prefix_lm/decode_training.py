@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2ae158eb4195a2c2
-#   text hash     d57ff9e2fe2fb9a5
+#   content hash  bb68f0cacf8f939c
+#   text hash     b3696d60f6abf466
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

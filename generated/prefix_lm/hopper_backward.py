@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d9a4dee4c4f4ad51
-#   text hash     470a4f0696d9fdb7
+#   content hash  c91464b06c6d03c2
+#   text hash     2fd0751f3693e613
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  1963cb3a8fcbac45
-#   text hash     67fe9e9f27c233c4
+#   content hash  beb3d019150aa181
+#   text hash     328df9155ca3b009
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  864b4a36088e28d5
-#   text hash     6ac5fe6d4e40424c
+#   content hash  74e78604b0bd0a5f
+#   text hash     aa8747c67614172e
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

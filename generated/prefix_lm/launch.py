@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  fb73975095f471f0
-#   text hash     393149db4d8c37b3
+#   content hash  e17f699226776a9c
+#   text hash     8b569eda08f17a7a
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  531317138551419a
-#   text hash     1b11c58629139d99
+#   content hash  80ce07325c042da9
+#   text hash     5f7298ac5e12e2e4
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a4943e0cd5490f2a
-#   text hash     880398d7394c3e34
+#   content hash  c9262c138191d29d
+#   text hash     5dc38bb92390a366
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ba9569da1d73e950
-#   text hash     edba1e4b8757bde1
+#   content hash  b96ca9fbb31162be
+#   text hash     77b403ae219635a1
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

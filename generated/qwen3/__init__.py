@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6293c2c88535cdcb
-#   text hash     8ba73ebc296455de
+#   content hash  de6fa6d903b3a1c4
+#   text hash     f5faba11a2c1b25d
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  54cdd6574e70157d
-#   text hash     4d0b30e204e08386
+#   content hash  3e95ddd3a3229f8f
+#   text hash     53bdb6ec37fd560e
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

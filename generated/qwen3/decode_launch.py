@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ce0d4f89c35e0c12
-#   text hash     19d96e56d71a932d
+#   content hash  28a77baaa42ca5ad
+#   text hash     4eb590500b2d2684
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7a84687a845b6e4c
-#   text hash     18ac58196ad69f13
+#   content hash  9d0df95065bd25de
+#   text hash     f20db804400ba60f
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  324a90fbc32788c9
-#   text hash     e01cffa37596968d
+#   content hash  42456d3b4ccf4bdb
+#   text hash     7a085353b68fad90
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b83d2e44e4db6d1b
-#   text hash     4aa0d96eeb9d27e2
+#   content hash  a2cf277278d2c7bd
+#   text hash     9001caf8802d3a2b
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

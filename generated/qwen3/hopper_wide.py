@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  93274a9cd5c97d1a
-#   text hash     ef787cd31359d067
+#   content hash  090c0c2eadabf61f
+#   text hash     9bfa6e7e29b15a27
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b81e2bfae85c9849
-#   text hash     ad339e6919a2a86d
+#   content hash  aeec19f204e94345
+#   text hash     1aa56c229563d7ec
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

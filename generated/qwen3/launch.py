@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a6e1e361fd9a9575
-#   text hash     503bbc66962481be
+#   content hash  4f7be72158dc94e8
+#   text hash     a0530f6bb5916722
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6e2e3dfc47cd2ada
-#   text hash     e61940f1d070c618
+#   content hash  913d0b11ebd71632
+#   text hash     06b09f65affa4ec0
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0bf87ea257f78f68
-#   text hash     1e7f405d9982d9ed
+#   content hash  37eaabc6ef060050
+#   text hash     d5c4d377f8e19df7
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  977874b7da740ea2
-#   text hash     0fe428cbff897955
+#   content hash  b83d68c18baf7ed2
+#   text hash     6c0278bcdfd93887
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  98f3d996edde93b7
-#   text hash     4ab3702214139bc0
+#   content hash  90294a0029b15298
+#   text hash     3db054ba9466ea04
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  28f1666017f2e994
-#   text hash     3e32dfdd6d94bc27
+#   content hash  ef8a41ce31571ae4
+#   text hash     e271c2526184c517
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  80dcc0753f72c78a
-#   text hash     dba86b9a763dc2cc
+#   content hash  9424d0b40949b3ef
+#   text hash     d3a4231e36bea979
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

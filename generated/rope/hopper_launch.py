@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b2efbab2d21589bd
-#   text hash     4ef124e7091666c2
+#   content hash  942647ea7c3a976b
+#   text hash     d15c42e0e77d59e8
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

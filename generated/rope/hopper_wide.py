@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f900454118d63289
-#   text hash     a3f371139d9e3538
+#   content hash  57e2e2334a76134d
+#   text hash     7bf9b106fd9c055e
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  eb6e4713b358f816
-#   text hash     f97673f3d75c63c7
+#   content hash  4eb019ff14a2ca53
+#   text hash     73f0f7dd1127206b
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

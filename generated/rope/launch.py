@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4e34aed3baa0224a
-#   text hash     07fb6ee73ade2faf
+#   content hash  3416e8c2870a4ad1
+#   text hash     13b39d039582f00b
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d7ec4976985f346e
-#   text hash     fb3b94c14232a9e6
+#   content hash  e83792c5c7653d07
+#   text hash     620c34cef72c599b
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

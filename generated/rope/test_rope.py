@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8fb447b39b9a7f92
-#   text hash     ef5ac684aac48cf5
+#   content hash  dfaa051740967db2
+#   text hash     4bd7613ee89b5e28
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

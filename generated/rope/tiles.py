@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f0feb1525d18b80f
-#   text hash     1bb9f4aa593dccaa
+#   content hash  7bafdca245634548
+#   text hash     2520f9e65dbc928c
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

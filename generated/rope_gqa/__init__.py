@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4f1a3b2541120f78
-#   text hash     eb89c03af78f698f
+#   content hash  24a8c1a2bc0feb63
+#   text hash     5525732f27dd7de4
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

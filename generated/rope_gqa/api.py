@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  94165f4694bdee21
-#   text hash     fb5cb3597a890831
+#   content hash  fd604592807a4f2e
+#   text hash     1ae321f3714cbcdb
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  97a1f55183dd49d5
-#   text hash     d6d19703586888dd
+#   content hash  ab64964755dd77ce
+#   text hash     031c9e47e27dcd75
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  26e09b62f85f9d1b
-#   text hash     920982f35445331c
+#   content hash  cc814dcd0ad67781
+#   text hash     1df89aae35cbf40d
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e089e7369b08248c
-#   text hash     6941d2d6bd62665e
+#   content hash  49492392b678303a
+#   text hash     4f91b5a9b37ac22a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

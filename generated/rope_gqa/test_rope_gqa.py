@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e5625e2c263e67df
-#   text hash     c89d5f2dd2ca45dc
+#   content hash  4a7f8a59db60aeea
+#   text hash     912f3d250838ce17
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

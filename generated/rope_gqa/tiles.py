@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  930e7b1bc51ad64a
-#   text hash     f9369e5ca07513f6
+#   content hash  492f8b24cddb8b7c
+#   text hash     c97a967342982a84
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2ab6f478de0545b4
-#   text hash     c9be3757aaaf7f4d
+#   content hash  1ade29d99c91fff1
+#   text hash     ad2726259503f715
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

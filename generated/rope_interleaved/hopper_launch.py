@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  274889a237ccbe92
-#   text hash     c10dae19b5654c72
+#   content hash  ed3b2c6528283295
+#   text hash     74cd24d5f1f3aa98
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  60fafbed0bd98ead
-#   text hash     446bf0f07caa22bf
+#   content hash  381c9530e337b0fd
+#   text hash     f4731f3ca9fae061
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

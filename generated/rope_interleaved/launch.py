@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  8603fb3fb094152b
-#   text hash     96572e65da794f02
+#   content hash  0206be89b253b735
+#   text hash     9becad3b7befe43d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

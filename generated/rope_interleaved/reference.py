@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b99153ca0e0734c0
-#   text hash     915d0bab5deb80fb
+#   content hash  fa98c0f6e7648865
+#   text hash     a7e1c95faa7ee829
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  740dacc543b08bdd
-#   text hash     851efc8d1bdded5e
+#   content hash  6e8b68f4f92b0266
+#   text hash     ffe7cfa943710f6b
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

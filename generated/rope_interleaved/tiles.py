@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7c58a55c8e73c767
-#   text hash     07cb641d36bc0fb6
+#   content hash  03ada7ec88458fd5
+#   text hash     86e1b88ee95bd05a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

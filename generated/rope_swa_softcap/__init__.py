@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  241ab04d2db22b6a
-#   text hash     04f1f9f5babb610f
+#   content hash  c27536a2b57bde4e
+#   text hash     3b25e7102e32cbe6
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

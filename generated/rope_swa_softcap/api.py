@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d81e6099e35a14bc
-#   text hash     3c8ed8149b481eca
+#   content hash  891f3739485ca32e
+#   text hash     edd897057491c28e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  eee8bbca6dce978c
-#   text hash     953842a610ef020a
+#   content hash  74ffc2aa5e0b1a99
+#   text hash     0aa1b81859b969ab
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ae630fed08c991bb
-#   text hash     541d00e8432153df
+#   content hash  4d89690b298185e8
+#   text hash     c7c24d3423cc7f38
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

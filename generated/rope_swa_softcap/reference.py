@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a41b4f8ec19924b8
-#   text hash     95f456f702a1f1c7
+#   content hash  02be6039ff7c5176
+#   text hash     d1eb9676f1fef2e4
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

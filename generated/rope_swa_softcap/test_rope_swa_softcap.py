@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fc1a16e1558d4f7f
-#   text hash     bc3f9cd07ecfd135
+#   content hash  97cbde57634f7391
+#   text hash     7b967a5c42418d1f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  65c9f85e13a93313
-#   text hash     0efaa341b63e15a9
+#   content hash  963d61165e650d7b
+#   text hash     cbae21103438164b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

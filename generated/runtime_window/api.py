@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  bf16b51064f88db8
-#   text hash     72e3c10117a212b4
+#   content hash  f31b5c4eedb52236
+#   text hash     35a11cab788d86f8
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  092d31a0e3b99888
-#   text hash     9f5437338e568192
+#   content hash  0127173c8b56b340
+#   text hash     bb7f43aa78b5edbc
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  105f903b006cb1aa
-#   text hash     e37dc3577ecef10f
+#   content hash  ae930d42963dcb1a
+#   text hash     6f9b9e298ad9f58b
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

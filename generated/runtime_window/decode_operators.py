@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f57170b8941e6944
-#   text hash     a4d2d66889c9a1d1
+#   content hash  319c3a1bfec49f03
+#   text hash     5db6404f2c56caa8
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

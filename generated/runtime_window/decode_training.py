@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6786e2d7e49f4206
-#   text hash     b217c506d08150d9
+#   content hash  c28b1d25875554de
+#   text hash     c7b642b903bb9d3f
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d43322702d5fd561
-#   text hash     e7540ee89a86e92a
+#   content hash  aeb5af6405c68011
+#   text hash     b492cf4dc1faa6e0
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b63ed5dae900e112
-#   text hash     afc6a7d22f27194c
+#   content hash  819558bccc02599b
+#   text hash     a17ca7f89dbcec4e
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  eb1be762d2625406
-#   text hash     7a90cafef214b607
+#   content hash  6d316185d137600b
+#   text hash     5b8247a2660cc3aa
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7701797d8eb6f3ce
-#   text hash     5ca6de723d73a401
+#   content hash  e5382b5a8411e365
+#   text hash     78e65b8732710770
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6279048604f2c444
-#   text hash     802f8131b92fbe04
+#   content hash  3b21263b61454350
+#   text hash     a5b5ec1eb98849f6
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  7ec9656e98b07b87
-#   text hash     a08382699492a67f
+#   content hash  ff3f8716d0696c68
+#   text hash     e8bdce27d8bde4f2
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f0fb238be63b21c0
-#   text hash     7ad33a10d2102b9f
+#   content hash  6130d289e0031658
+#   text hash     da88fb703c87415b
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  2d80e90379d2d339
-#   text hash     fda1de4d0a75f79c
+#   content hash  a4a564879164f5c4
+#   text hash     bfed408d8949fb84
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  057b9e8eb930bc9c
-#   text hash     5e93cec0b3a774fd
+#   content hash  342b592cb6636984
+#   text hash     d31f5ece651d8aec
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  0a3c07025649a854
-#   text hash     42a73d9851710128
+#   content hash  7977ce3f1f49d8ed
+#   text hash     e54973717b1779ad
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

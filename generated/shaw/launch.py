@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  39228163c399548e
-#   text hash     709e193cb7a2e5e3
+#   content hash  fd9bfb948eeff433
+#   text hash     298619add609518a
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  f2931c2b554c449b
-#   text hash     b9fcb7b181164063
+#   content hash  47cdeb592fa525a2
+#   text hash     ef266bb1f3d96a40
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  8433886f23051e4d
-#   text hash     810eac17d94d69d1
+#   content hash  870578a2a203ede9
+#   text hash     c41dfd09a36f49dd
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  e31ac50f5825fc60
-#   text hash     96bcef95609d3a90
+#   content hash  7342d57774468672
+#   text hash     bccff3c38638a4a7
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  bea4134d407a4b26
-#   text hash     c562d1e955eeb409
+#   content hash  90acea924870227b
+#   text hash     374e6142ba97b47b
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  4eca6af396480a35
-#   text hash     642bd7178c36e960
+#   content hash  cba7e5a11231d683
+#   text hash     1d0922ef290fb53b
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  44e940b9e799b18c
-#   text hash     ab82486830ae4544
+#   content hash  acdabb8bbac2fabe
+#   text hash     c757a96044ae6d1a
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b1ab17f3c2373a56
-#   text hash     a697e2dbedba2089
+#   content hash  9d64586613bacc50
+#   text hash     c7da08ae01a2ec8b
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

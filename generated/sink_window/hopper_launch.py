@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  222eeba2aa956c74
-#   text hash     3bc7e8619b2f39ab
+#   content hash  d7bb0d8cb9177101
+#   text hash     8105062156ea08fe
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

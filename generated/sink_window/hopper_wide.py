@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7eb9c017af557712
-#   text hash     cf33677192dca156
+#   content hash  64fd8d187659ba0d
+#   text hash     421919d3cf9b18b6
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

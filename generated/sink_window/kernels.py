@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  74ec28a67988a820
-#   text hash     2768ee2e74a11119
+#   content hash  2265b54ec05a34e8
+#   text hash     b09bb1c4bd0bc2f1
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  68a5240ff433bc77
-#   text hash     39d6c7efc95f6686
+#   content hash  d0e02fff1933a4bc
+#   text hash     24c0f33a497f594a
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3e11c68959c3d2cd
-#   text hash     ce8aecb4e655092a
+#   content hash  733b4aec06ff6de8
+#   text hash     d32717b3e7e022b3
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

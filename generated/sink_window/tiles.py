@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  389a1be3fc62aa14
-#   text hash     7a40b5cd6b8c5525
+#   content hash  e3b24adec5faf8f6
+#   text hash     a84535737fb8ec59
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

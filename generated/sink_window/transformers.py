@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2a26846b1634bb95
-#   text hash     3f0d569a28dbf56c
+#   content hash  c0ff90f6121169bb
+#   text hash     e8eb958fdf3edafe
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  05cfe2c18d6228b6
-#   text hash     8845db7de0589cc0
+#   content hash  3ded7a3b73572b67
+#   text hash     33a65309c131a7cb
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3522f939282ebba4
-#   text hash     6e2d113321058b0d
+#   content hash  3a6ed442075a4555
+#   text hash     db78ef9139f3b9b7
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6129c0fa982c398c
-#   text hash     ac670c29c8983487
+#   content hash  bf617ec69c78d51f
+#   text hash     1b03d9a305113ef8
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  53daf6e77987104e
-#   text hash     e970110bbeb242de
+#   content hash  4337f0bb2ba56feb
+#   text hash     41ba229b4ef6f125
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  1d0ddeac0dc851e3
-#   text hash     636e53fe41c2b71b
+#   content hash  f08bd69ca5ebd411
+#   text hash     d1ebbc532ab99284
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

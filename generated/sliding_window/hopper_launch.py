@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4b0d1132f8df4fc0
-#   text hash     ad2cc059fd7de65e
+#   content hash  30c9a0acb528c56d
+#   text hash     95e124735d74d42b
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  89346fb3ced563e7
-#   text hash     9821ce1362923294
+#   content hash  16403c5c0bba50f7
+#   text hash     eb20b82f3a885304
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f48d7f3abae00eed
-#   text hash     a7de0f449db37668
+#   content hash  89099eed974638cb
+#   text hash     ae470ec0d483282d
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

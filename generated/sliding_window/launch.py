@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9ea069f373a16b3a
-#   text hash     5349854b578a20a5
+#   content hash  461fbbe516ab0b68
+#   text hash     f2866ada4f182bc8
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9df35c90b19d1559
-#   text hash     8c1c5224fe7093ff
+#   content hash  354db8853c586243
+#   text hash     ab9ba38410f1cb13
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  57bed10ee405dc7c
-#   text hash     6d4eb538131e78b8
+#   content hash  dd0345188ad63225
+#   text hash     930cadd3cae59f14
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  43c1fcd8d62ea6d2
-#   text hash     b7a6ff073ca84051
+#   content hash  8ad67502e3384286
+#   text hash     b4f3f098221fea26
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

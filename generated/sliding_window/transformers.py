@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  bc9216fd81fab241
-#   text hash     cf72a8003b466164
+#   content hash  f9a9c744786db09c
+#   text hash     7c797e9ab6d24b1b
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  10a12f49df72c0c5
-#   text hash     3c1cad33cb0384fb
+#   content hash  dc4542b855beb151
+#   text hash     fd3636c2724e8f1c
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8d896db4abf55a5a
-#   text hash     c99192abe8c29741
+#   content hash  dcda62579797f84b
+#   text hash     f0e383502b07b753
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

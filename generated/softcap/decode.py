@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fb571a5ab76c882b
-#   text hash     c61df02c61afa20c
+#   content hash  39f01a59b05bcec8
+#   text hash     91971e35e8c4e5f3
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

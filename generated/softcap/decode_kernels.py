@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bbbad131a0650d5b
-#   text hash     c6e6fab48249f965
+#   content hash  8b5347adba9deaa2
+#   text hash     fbb3b6e70ef54488
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

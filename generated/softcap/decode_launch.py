@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cf336efffc897b72
-#   text hash     a29cdd6ab0bfad2f
+#   content hash  a1b897820483526f
+#   text hash     f8878f34dc0a83b6
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  35ab7e6a4a236e5b
-#   text hash     4f93404debdea4dc
+#   content hash  bef8d13026916c55
+#   text hash     63c3222a521b73e5
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0f7316a77b0e5d86
-#   text hash     38ac05211c59f2df
+#   content hash  02378cc61c7f3226
+#   text hash     e1ad005f4ecc6b01
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3f0ada1a2767319f
-#   text hash     9f764b1eebe7ad4c
+#   content hash  e6c88528338b87c7
+#   text hash     304d389240b63dd1
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

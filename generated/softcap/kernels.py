@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  33522e9eb4e1fcd2
-#   text hash     dc1c51b2a260e267
+#   content hash  2a627f07f49035df
+#   text hash     9c7307ce6c149396
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

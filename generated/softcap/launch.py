@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bdce38eaf7cba17e
-#   text hash     87b085c917aefdf2
+#   content hash  f4606a0a26778134
+#   text hash     bd2805cc672a5d93
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6de253b6bd6fd465
-#   text hash     68a8961e1a0dba06
+#   content hash  6244fa7a64d7e6ca
+#   text hash     a8b3c78be57dfe3f
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

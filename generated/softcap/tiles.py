@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  705ff19136e6b9ee
-#   text hash     0f770da1d41ab30c
+#   content hash  a178304868e45918
+#   text hash     87a92f3ce18f8630
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  572712d503c4a728
-#   text hash     8fce1b35976403ac
+#   content hash  c193afada8516d0e
+#   text hash     0e5c746c43ab4781
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

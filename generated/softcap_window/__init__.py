@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  239ec7510e124d07
-#   text hash     b57b90de775d3525
+#   content hash  b2b852ddfcec8481
+#   text hash     8f00096607c80115
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

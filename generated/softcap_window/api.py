@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  40de25eda27e66ad
-#   text hash     5d845ed8d13049af
+#   content hash  7f60a80a62021d21
+#   text hash     5b13d9d74505281a
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

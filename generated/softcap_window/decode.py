@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9ad91715ef3e29fc
-#   text hash     a2d0be22b5fb74ab
+#   content hash  ddffd7988c6565d1
+#   text hash     c399d8534f6e4a4a
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  94e9f9430028d8d4
-#   text hash     98ba6c6f431e12d4
+#   content hash  351a4ce7a134ae59
+#   text hash     bf4d4e7de3a86b28
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

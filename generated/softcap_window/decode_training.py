@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7f6cb31a88d6bc16
-#   text hash     dc08a619dc1459ca
+#   content hash  a7ecbd5ecd38b0e2
+#   text hash     5e2bf6bfed211a08
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e277c86fb52abbae
-#   text hash     f6de5eefd57a700c
+#   content hash  2150d2dba03dfe9c
+#   text hash     fbc3481dde444127
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  446bfb877a8f090d
-#   text hash     b02003fb0ef717be
+#   content hash  81ecb257d891a3ce
+#   text hash     9178a8b0beaee207
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

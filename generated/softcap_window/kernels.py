@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a27292ae0b30abe8
-#   text hash     f7ac323bd8d3e0eb
+#   content hash  b1ae7f0087c3cfcc
+#   text hash     237cc2c78fbca7df
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

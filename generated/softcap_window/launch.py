@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7f575c387fe77496
-#   text hash     3788718dd3578c48
+#   content hash  8293e0e77f85260f
+#   text hash     917148c0f4faf942
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

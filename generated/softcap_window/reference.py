@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e2dbaba2465347d1
-#   text hash     8529d05cf5c1c2bb
+#   content hash  4865f084517ee748
+#   text hash     ef6b246373836898
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

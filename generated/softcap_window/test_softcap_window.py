@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  14094ea1b7d7d969
-#   text hash     125c5fb0986f84cd
+#   content hash  9d8b9bd3288964d4
+#   text hash     3e3dc8be569f23a4
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e2b5176e0238a20b
-#   text hash     8dbfba0703dee665
+#   content hash  1bdd2f89deb0b5c4
+#   text hash     0a75dce864245191
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

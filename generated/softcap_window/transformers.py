@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  23f79d1e036eb09a
-#   text hash     8ba14efc3605cd30
+#   content hash  ff5f23cc79cea1e8
+#   text hash     f8f779eb5d320911
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  64c73f014d4624cd
-#   text hash     5738627587404b44
+#   content hash  00cb84f9e0ef2d0f
+#   text hash     04066a1595cc0da3
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

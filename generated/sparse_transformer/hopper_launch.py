@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a85cb125a2040117
-#   text hash     c7dc91fecec4f0b8
+#   content hash  85c5518d67b26d64
+#   text hash     35584467a4dac523
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  2ad5ee8afca27de5
-#   text hash     4dd81c8ac5c4efed
+#   content hash  21556d755c55cdb5
+#   text hash     d38fbb8c7182883c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

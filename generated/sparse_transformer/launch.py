@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  b03cac09f55b798a
-#   text hash     3feaee958de3fe73
+#   content hash  717275c2b36de90a
+#   text hash     0506a86c3e408534
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

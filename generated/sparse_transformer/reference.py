@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  169cd1f139b7a8a0
-#   text hash     34fe6b2f8f204452
+#   content hash  753ce2e0ab0c4766
+#   text hash     8cf9c9a88788a429
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

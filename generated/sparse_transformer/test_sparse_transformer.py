@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  50eff10d1db304a6
-#   text hash     ac8654efe7dd13f7
+#   content hash  e2a19fcdedd5123f
+#   text hash     3f98586f13a6a31b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

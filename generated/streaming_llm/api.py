@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  afbc793e2abfba9c
-#   text hash     b060a82a0754e620
+#   content hash  7f2d85f58adf9c7c
+#   text hash     89ccc2f629e05c64
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

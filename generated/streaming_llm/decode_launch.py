@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  45d5098c5fe91c62
-#   text hash     246d92cc85fd06e7
+#   content hash  603010c6e7e2ebd0
+#   text hash     a24701380ef1606f
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

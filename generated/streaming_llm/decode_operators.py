@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  bc687e02acfe1fce
-#   text hash     b371fdc750875643
+#   content hash  22785fa28d3356ae
+#   text hash     4374d768d34e91fd
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

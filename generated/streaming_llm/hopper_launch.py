@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  582b7f06bb6b9999
-#   text hash     340f640a600ce090
+#   content hash  c4dec63e7cc8d231
+#   text hash     454cef47301f696f
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

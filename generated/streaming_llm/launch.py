@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8e0a57127937854e
-#   text hash     5a1a5fe98d13fa06
+#   content hash  e3560ea172d39af7
+#   text hash     204a7977c2bcce94
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4721f6f8c6e70a09
-#   text hash     ef3594c56c49baf5
+#   content hash  4834dd78f7c6a466
+#   text hash     20c933c40af60075
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7d11a23bfbb8088f
-#   text hash     288309a58e7caaab
+#   content hash  f8a1d930fdea2d87
+#   text hash     8eaf203ac36b9f1f
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

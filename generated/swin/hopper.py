@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  324ad57811399735
-#   text hash     9ca6c41a2c14282c
+#   content hash  bc38f650bb4905d8
+#   text hash     948d27d5afabe27d
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

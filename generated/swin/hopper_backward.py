@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e2b5c0b50bf19d88
-#   text hash     5ba22de20d029a9e
+#   content hash  8516db30ee0f38b9
+#   text hash     c898af59e15cd8b1
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e7535fcd3e307447
-#   text hash     eaacf6d47df7f3a1
+#   content hash  059887090f753cf8
+#   text hash     6cfd4792e3ffece3
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  99ff486afdd8774a
-#   text hash     cb482296e4c6b3cf
+#   content hash  a97fa0f669e5bffb
+#   text hash     bbc59f159e040cd2
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  69ae94942cef0311
-#   text hash     d79e72600df3355d
+#   content hash  f3614e8348c2eeb9
+#   text hash     0a926b223273dcbd
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d848e3ca31a19c35
-#   text hash     fc5107b5be7b0e6f
+#   content hash  4691d08625aa3065
+#   text hash     f011b6880cd9a6a5
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

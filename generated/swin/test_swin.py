@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  172eabd3432a9b54
-#   text hash     6a3cb98fb9055ee1
+#   content hash  4a134a878a333bc6
+#   text hash     d7ea0be34a0e9103
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

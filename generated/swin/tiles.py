@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e6de9144bfe06acc
-#   text hash     bc0cc730881ce4a9
+#   content hash  d892d261935a9048
+#   text hash     678f6d7a35b132cf
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  19086a36b7d759bc
-#   text hash     9910527d2c5452c1
+#   content hash  b3bd72118fd06627
+#   text hash     f894422886166339
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

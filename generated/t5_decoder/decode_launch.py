@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2a896c43568dc395
-#   text hash     b63132f9eb1c2a69
+#   content hash  bfc55309e0be1dd0
+#   text hash     39fc8c604bf5b72a
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

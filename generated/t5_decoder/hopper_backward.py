@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a237bc35adcb85c7
-#   text hash     1337fdc272ebcb0d
+#   content hash  014d9b8a3675e5cf
+#   text hash     b03df6a48a5ceb5c
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

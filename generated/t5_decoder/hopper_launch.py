@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  21aecdf0da1449f6
-#   text hash     d3d0a9fe40765d5a
+#   content hash  02a61beb52e009e6
+#   text hash     e210b19b00c1dc77
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  bb7d9f8b17caf629
-#   text hash     f14927ad4264e518
+#   content hash  57d8cf6ae3a96f85
+#   text hash     59d9b98919387fd5
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  8581554c317652e0
-#   text hash     66e24f87af91b5d6
+#   content hash  37fd2a6dcf1521a2
+#   text hash     228200e673ea0dbb
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

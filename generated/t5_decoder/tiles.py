@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  2bea1b0b687937e9
-#   text hash     21e19ee9a22449bd
+#   content hash  f885b781231cfc8d
+#   text hash     87ea5359c322d299
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

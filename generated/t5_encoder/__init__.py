@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  08a2ec4c2f414f27
-#   text hash     fe588ca48ce198ea
+#   content hash  8bdbde4dbfe650ed
+#   text hash     a62a61c91ec00fc4
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

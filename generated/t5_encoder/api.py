@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  a41af879e9549d9f
-#   text hash     edabf0af9c8a8f0d
+#   content hash  4f13783d9d91e233
+#   text hash     c8aa9a512f0264b4
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

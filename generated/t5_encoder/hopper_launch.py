@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5f3c17af82552d14
-#   text hash     19bd22abdf7248aa
+#   content hash  b3fabbcfb83a6ab5
+#   text hash     aa1222c5f9664b4e
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  cfd99e50bd6d2168
-#   text hash     b08893ce402b75d8
+#   content hash  5cf578044058a51e
+#   text hash     2c667672a36b815b
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  1a06ea5c62c88ef1
-#   text hash     2fe6149ab9d6059d
+#   content hash  70deda18b5913970
+#   text hash     18f5927ca700a58c
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  fcce49e43e933a04
-#   text hash     d31065beab59e9ba
+#   content hash  815841ae6cea7afc
+#   text hash     7baf7adad65b9623
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

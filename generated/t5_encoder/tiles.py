@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b8ffd477c08215f0
-#   text hash     d765c13eb28ea9a1
+#   content hash  6291a0f6dc7cfe64
+#   text hash     6e5d1f45c085bbba
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

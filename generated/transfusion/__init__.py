@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f10391dfd5e2f6c2
-#   text hash     da531357d05640f1
+#   content hash  6869bd59984830cb
+#   text hash     26961cd8c06ab74b
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  5980430f39af5348
-#   text hash     101b380e16a75239
+#   content hash  47d4444cc02d3a3e
+#   text hash     23fe944a806b2ef0
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

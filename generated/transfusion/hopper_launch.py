@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3b14795c137d7057
-#   text hash     c2c3021898e51dda
+#   content hash  733aac94a1310e6e
+#   text hash     38f449acaf207541
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

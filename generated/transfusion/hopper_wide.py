@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  031716ea947b5b27
-#   text hash     0354e8ad0ff26612
+#   content hash  7820e549b0d7aad9
+#   text hash     3ba62eb99a2eb58b
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  4673ddb22850dc50
-#   text hash     1adf6be48c81efec
+#   content hash  6ea76230c45e6f40
+#   text hash     e479292c3f0f6f3d
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

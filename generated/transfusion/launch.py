@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  28a2f3e3eb262521
-#   text hash     8b20ff44d88cc166
+#   content hash  321e283f199e1147
+#   text hash     26f6444205846010
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  90112988dacaa502
-#   text hash     25d42e37e21b060c
+#   content hash  461f458c683b10c1
+#   text hash     9a9ee5b45deddf01
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

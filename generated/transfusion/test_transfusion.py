@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  fe31e18b6e337635
-#   text hash     ef31ce392c2bda5c
+#   content hash  0a8c7342ab6ae42d
+#   text hash     42d6765fe5ec0f78
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

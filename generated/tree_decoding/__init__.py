@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  cbd899ba24a3c58f
-#   text hash     13594ecd2f843049
+#   content hash  0e4795bbf1db8959
+#   text hash     21163d4bad4cc5aa
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

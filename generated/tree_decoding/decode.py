@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  6764a586812586f7
-#   text hash     eb09b4b3d78e3ec9
+#   content hash  30b8db6d56e36d87
+#   text hash     0c00e89f5b75a258
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

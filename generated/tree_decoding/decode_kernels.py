@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  cb5fe349804ea3dd
-#   text hash     8b9c64a4b096097b
+#   content hash  074cf93959a83626
+#   text hash     55cc4eedb2d3957e
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

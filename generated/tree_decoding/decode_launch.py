@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  76091783aa4a7397
-#   text hash     1ca1de446860e484
+#   content hash  45003e64fe1242bc
+#   text hash     ffdf5bb2ff6ea726
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0702b314da4029e0
-#   text hash     f249385ef0bf4f80
+#   content hash  37ae9880ed76c3a1
+#   text hash     32b0412d4c2cf241
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7ad04e4623cb7423
-#   text hash     4da8ecbc2ffa61af
+#   content hash  5f5bcbfcab42d7ff
+#   text hash     89f8955dc2ffebda
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  becf15fe48dd5e51
-#   text hash     f4a7d1faefae4b05
+#   content hash  f440d49c86153848
+#   text hash     41a1510b6f9dab20
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

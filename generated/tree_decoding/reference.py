@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3a2dc3087d7dcd8c
-#   text hash     27bdca68c6b83e0d
+#   content hash  b62b2805d05a30a3
+#   text hash     70af7e86d988791d
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

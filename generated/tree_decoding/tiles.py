@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  66d0e6f34ed7ca62
-#   text hash     bd8f8b52ee9d4f82
+#   content hash  d6bb972f1398492d
+#   text hash     413016d6f1482ccf
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -52,6 +52,7 @@ def forward(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "k_added_tile", "k_added of each key of the tile at hand"
     yield "added_ready", "for each stage a barrier that the loader has stored k_added"
     yield "visits", "walks so far that had a tile"
+    yield "low, high", "ends of the tiles of keys that rows of any worker see"
     yield "begun", "tiles of queries so far: this one has stage begun % Q_STAGES"
     yield "ahead", "tiles of keys before this one are copied ahead of the queries"
     yield "others", "the tile whose rows make scores with those of a tile of queries, or of keys"

@@ -13,11 +13,12 @@ from ..kernel_terms import KernelTerms
 from ..loops import Loops
 from ..parameters import Kernel, Parameter, Step
 from ..shared_parameters import TILED, SharedParameters
-from ..statements import Block, Branch, Call, Loop, Statement, names, needed, reads, targets
+from ..statements import Block, Branch, Call, Statement, names, needed, reads, targets
 from . import hopper_copies, hopper_order, hopper_scores, hopper_steady
 from .hopper_added import Added
 from .hopper_order import Order
 from .hopper_vectors import BEGIN_READY, ENOUGH, IN_LINE, LINE, READY, Vector, hand_on, taken, vectors, wait
+from .hopper_walk import Walk
 from .partition import numbers_first, partition
 from .portable import rows_of_keys
 
@@ -129,10 +130,11 @@ class Forward:
         a = self.shared.analysis
         return Loops(a.keys, a.key_states, self.step.call, a.joined, False, self.terms.narrowed)
 
-    @property
-    def spans(self) -> int:
-        """How many ranges of tiles there are."""
-        return len(self.loops.tiles.ends)
+    @cached_property
+    def walk(self) -> Walk:
+        """How a worker walks over tiles of keys."""
+        before_full = hopper_steady.full_tiles(self.shared.analysis) if self.steady else ()
+        return Walk(self.loops, self._first_taken, self._taken, before_full)
 
     @property
     def kernel(self) -> Kernel:
@@ -143,12 +145,11 @@ class Forward:
         cleared = tuple(programs.cleared(a, "q", [("out", "DV")], share)) if self.cut else ()
         scaled, scale = ((IN_LOG2,), "scale_log2") if self._in_log2 else ((), a.scale_log2)
         loads = (a.begin, *map(_of_worker, programs.rows("q")), *scaled, *map(_shaped, terms.loads("program")))
-        ranges = reads(self.loops.range)
-        own = needed(loads, {"row"} | ranges | reads((*self.step.packed, *start, *self._begun)))
-        lengths = needed(loads, ranges | reads(self.read))
+        own = needed(loads, {"row"} | reads((*self.walk.range, *self.step.packed, *start, *self._begun)))
+        lengths = needed(loads, reads((*self.loops.range, *self.read)))
         stored = {"out_ptr", "lse_ptr", "q_len", "Hq", *names(p.storage.head_rows, p.storage.rows("q"))}
         loaded = reads((*lengths, *self.loops.range, *self._load_keys))
-        worked = reads((*cleared, *own, *start, *self.step.packed, *self.loops.range))
+        worked = reads((*cleared, *own, *start, *self.step.packed, *self.walk.range))
         copied = names(order.there, p.storage.coordinates("q", "h", "q_start"))
         entered = needed(order.found, copied | loaded | order.read)
         enter = needed(order.handed, names(order.there) | {"h", "q_start"} | stored | worked)
@@ -189,7 +190,7 @@ class Forward:
             "cleared": cleared,
             "own": own,
             "start": start,
-            "visit": (*self.step.packed, *self._spanned(self._visit)),
+            "visit": (*self.step.packed, *self.walk.blocks),
             "empty": softmax.empty(p.spec),
             "load_unpacked": (load.bundle, *numbers_of_loader, *order.bundle),
             "load_counts": (
@@ -201,7 +202,7 @@ class Forward:
             "begin_stored": hand_on(BEGIN_READY, self.begin),
             "vectors": hand_on(READY, self.vectors),
             "values": hopper_copies.values(p),
-            **hopper_order.loads(self._spanned, self._load_keys, self.cut or self.spans > 1),
+            **hopper_order.loads(self.walk.spanned, self._load_keys, self.cut or self.walk.spans > 1),
             "buffers": (
                 *((ENOUGH,) if self.vectors else ()),
                 *(Statement(barriers, "barriers(STAGES, 1)") for barriers in self._barriers),
@@ -231,6 +232,7 @@ class Forward:
             "work_takes": ", ".join(work.taken),
             "load_takes": ", ".join(load.taken),
             "overlapped": str(self._overlapped),
+            "passes": "True" if self.walk.own else "",
             "ones": "1, " * (p.storage.coordinates("q", "h", "0").count(",") - 1),
         }
         return Kernel("forward", self.parts, "hopper/forward.jinja", "", self.step, blocks, texts)
@@ -313,46 +315,6 @@ class Forward:
     def _barriers(self) -> tuple[str, ...]:
         """The names of the barriers that workers wait for beside those of keys and values."""
         return (*((BEGIN_READY,) if self.begin else ()), *((READY,) if self.vectors else ()))
-
-    def _spanned(self, visit: tuple[Block, ...]) -> tuple[Block, ...]:
-        """The visit of each range of tiles, once the range is worked out."""
-        body = (*self.loops.range_for(visit), *visit)
-        return (Loop("span", "0", str(self.spans), body),) if self.spans > 1 else body
-
-    @property
-    def _visit(self) -> tuple[Block, ...]:
-        """A worker's loops over the tiles of keys of one range, from the last one back."""
-        tiles = self.loops.tiles
-
-        def over(begin: str, end: str, mixed: str) -> Loop:
-            body = (
-                Statement("k_start", f"({begin} + {end} - 1 - j) * BLOCK_N"),
-                Call("acc, m, l, packed", "attend", (*self._taken, f"mixed={mixed}")),
-                Statement("at", "1", "+="),
-            )
-            return Loop("j", begin, end, body)
-
-        rest = Statement("rest", "last - 1", label="tiles before it are still to come")
-        loops: tuple[Block, ...] = (rest, over("first", "rest", "True"))
-        if tiles.full:
-            loops = (
-                *(hopper_steady.full_tiles(self.shared.analysis) if self.steady else ()),
-                rest,
-                over("full_last", "rest", "True"),
-                Statement("rest", "tl.minimum(full_last, rest)"),
-                over("full_first", "rest", "False"),
-            )
-        if tiles.full and tiles.left:
-            loops += (Statement("rest", "tl.minimum(full_first, rest)"), over("first", "rest", "True"))
-        begin = (
-            Statement("k_start", "(last - 1) * BLOCK_N"),
-            Call("shrink, m, l, packed", "attend_first", self._first_taken),
-            *((Statement("acc", "acc * shrink[:, None]"),) if self.spans > 1 else ()),
-            Statement("at", "1", "+="),
-            Statement("visits", "1", "+="),
-        )
-        end = Statement("acc", "add_last(at, acc, packed, buffers, STAGES, WEIGHTS)")
-        return (Branch("last > first", (*begin, *loops, end)),)
 
     def _loads(self, site: Site) -> tuple[Statement, ...]:
         """What a step loads of what terms read."""

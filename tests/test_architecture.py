@@ -88,7 +88,13 @@ def line(package: str) -> int:
 
 def test_every_module_has_a_package() -> None:
     assert {name.split("/")[0] for name in MODULES} == set(" ".join(LINES).split())
-    assert all(name.count("/") == 1 or name.startswith("plan/families/") for name in MODULES)
+    assert all(re.fullmatch(r"\w+/\w+|plan/families/(\w+/)?\w+", name) for name in MODULES)
+
+
+def test_a_folder_of_a_family_has_a_module_of_its_name() -> None:
+    folders = {Path(name).parent for name in MODULES if name.count("/") == 3}
+    assert folders
+    assert {(folder / folder.name).as_posix() for folder in folders} <= set(MODULES)
 
 
 @pytest.mark.parametrize("name", sorted(MODULES))

@@ -8,8 +8,8 @@ import pytest
 
 from attnforge.language import spec
 from attnforge.plan import plan
-from attnforge.plan.families.hopper import Hopper
-from attnforge.plan.families.hopper_backward import Backward
+from attnforge.plan.families.hopper.backward import Backward
+from attnforge.plan.families.hopper.hopper import Hopper
 from attnforge.plan.parameters import Kernel
 from attnforge.plan.statements import lines
 

@@ -8,7 +8,7 @@ import pytest
 
 from attnforge.language import spec
 from attnforge.plan.conditions import at_itself
-from attnforge.plan.families.hopper_steady import may_hide
+from attnforge.plan.families.hopper.steady_rows import may_hide
 
 INPUTS = {
     "slope": "{axes: [head]}",

@@ -25,10 +25,12 @@ from .analysis import Analysis, analyse
 from .arguments import Argument
 from .cached_training import CachedTraining
 from .common_values import CommonValues
-from .families import decode, decode_hopper, hopper, hopper_added, statistics
-from .families.decode import Decode
-from .families.decode_hopper import DecodeHopper
-from .families.hopper import Hopper
+from .families import statistics
+from .families.decode import decode, latent_on_hopper
+from .families.decode.decode import Decode
+from .families.decode.latent_on_hopper import DecodeHopper
+from .families.hopper import additions, hopper
+from .families.hopper.hopper import Hopper
 from .families.statistics import Statistics
 from .kernel_terms import KernelTerms, Sum
 from .layout import reduced, scan_view
@@ -219,7 +221,7 @@ class Plan:
     @property
     def least_scale(self) -> str:
         """The host's text of the least scale that kernels get which take maxima before they scale; "" if none does."""
-        return hopper_added.LEAST_SCALE if self.hopper and self.hopper.added else "" if self.spec.scores else "1e-37"
+        return additions.LEAST_SCALE if self.hopper and self.hopper.added else "" if self.spec.scores else "1e-37"
 
     @property
     def floats(self) -> tuple[Argument, ...]:
@@ -381,6 +383,6 @@ def build(spec: Spec) -> Plan:
         far,
         on_hopper,
         decoding,
-        decode_hopper.build(decoding, names),
+        latent_on_hopper.build(decoding, names),
         statistics.build(spec, names),
     )

@@ -1,1 +1,4 @@
-"""Families of kernels: one module each, which says what its kernels take and how they visit tiles."""
+"""Families of kernels, a module or a folder each: what its kernels take, and how they visit tiles.
+
+The module to begin with in a folder has its name: `hopper/hopper.py`, `decode/decode.py`.
+"""

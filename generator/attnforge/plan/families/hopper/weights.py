@@ -7,14 +7,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from .. import programs, visibility
-from ..kernel_terms import KernelTerms
-from ..positions import BEGIN
-from ..shared_parameters import SharedParameters
-from ..statements import Block, Statement, names, needed, reads, targets
-from . import hopper_scores
-from .hopper_added import Added
-from .hopper_sums import Sums
+from ... import programs, visibility
+from ...kernel_terms import KernelTerms
+from ...positions import BEGIN
+from ...shared_parameters import SharedParameters
+from ...statements import Block, Statement, names, needed, reads, targets
+from .additions import Added
+from .scores import scaled
+from .sums import Sums
 
 _LAYOUTS = {"k_pos": "gl.SliceLayout(1, SCORES)", "row": "gl.SliceLayout(0, SCORES)"}
 
@@ -76,7 +76,7 @@ class Weights:
     def _scored(self) -> tuple[Statement, ...]:
         """The statements from a product of keys and queries to the score."""
         loads = tuple(map(self._laid_out, self._step_loads))
-        return hopper_scores.scaled(self.shared.analysis, loads, self._inward)
+        return scaled(self.shared.analysis, loads, self._inward)
 
     @property
     def _step_loads(self) -> tuple[Statement, ...]:

@@ -2,7 +2,7 @@
 
 Forward, products of scores begin with what both add. What a query adds changes none of its weights: backward it is
 taken from the LSE, a worker holds what its keys add, and a score costs one addition more than without terms. What both
-add may learn: see hopper_sums.py. A slope times how far a key stands before a query is a float of each, too.
+add may learn: see sums.py. A slope times how far a key stands before a query is a float of each, too.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...expressions.linear_forms import linear, variable
-from ...expressions.tree import SCORE, Node
-from ..access import Access
-from ..conditions import hides_late_keys
-from ..kernel_terms import KernelTerms
-from ..sides import SIDES, Side
-from ..statements import Bundle, Statement, needed, reads, targets
-from .hopper_vectors import Vector
+from ....expressions.linear_forms import linear, variable
+from ....expressions.tree import SCORE, Node
+from ...access import Access
+from ...conditions import hides_late_keys
+from ...kernel_terms import KernelTerms
+from ...sides import SIDES, Side
+from ...statements import Bundle, Statement, needed, reads, targets
+from .vectors import Vector
 
 LEAST_SCALE = "1e-30"
 """The least scale that kernels get: what keys add over it is finite, unless it is larger than 3e8."""

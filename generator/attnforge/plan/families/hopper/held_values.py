@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ...language.spec import Spec
-from ..statements import Block, reads
+from ....language.spec import Spec
+from ...statements import Block, reads
 
 _TILE = "matrix(v_buffer, stage * WORKERS + WORKER)"
 

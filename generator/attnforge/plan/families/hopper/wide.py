@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..parameters import Kernel, Parameter, Step
-from ..statements import Block, Statement, names
-from .hopper_backward import Backward
-from .partition import Role
+from ...parameters import Kernel, Parameter, Step
+from ...statements import Block, Statement, names
+from ..partition import Role
+from .backward import Backward
 
 
 @dataclass(frozen=True)

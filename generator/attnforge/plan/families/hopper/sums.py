@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..kernel_terms import KernelTerms, Sum
-from ..parameters import Parameter
-from ..positions import BEGIN
-from ..shared_parameters import SharedParameters
-from ..statements import Block, Branch, Call, Statement, needed, reads
-from .portable import query_places, stored_by_key
+from ...kernel_terms import KernelTerms, Sum
+from ...parameters import Parameter
+from ...positions import BEGIN
+from ...shared_parameters import SharedParameters
+from ...statements import Block, Branch, Call, Statement, needed, reads
+from ..portable import query_places, stored_by_key
 
 _EIGHTHS = (
     "gl.allocate_shared_memory(q_desc.dtype, [8, 16], gl.NVMMASharedLayout.get_default_for([8, 16], q_desc.dtype))"

@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from .. import programs
-from ..analysis import IN_LOG2
-from ..common_values import CommonValues
-from ..loops import Loops
-from ..parameters import Kernel, Parameter, Step
-from ..statements import Block, Bundle, Call, Loop, Statement, names, needed, reads
-from . import hopper_copies, hopper_order, hopper_values
-from .hopper_added import LOG2
-from .hopper_frame import Frame
-from .hopper_order import KeyOrder
-from .hopper_weights import Weights
-from .partition import Role, numbers_first, partition
+from ... import programs
+from ...analysis import IN_LOG2
+from ...common_values import CommonValues
+from ...loops import Loops
+from ...parameters import Kernel, Parameter, Step
+from ...statements import Block, Bundle, Call, Loop, Statement, names, needed, reads
+from ..partition import Role, numbers_first, partition
+from . import copies, held_values, tile_order
+from .additions import LOG2
+from .frame import Frame
+from .tile_order import KeyOrder
+from .weights import Weights
 
 _ORDER = ("items", "tiles", "group", "grouped", "joined")  # of tiles: runtime.py tells it out of a grid
 _FIXED = ("BLOCK_M", "BLOCK_N", "STAGES")
@@ -47,7 +47,7 @@ class Backward(Weights):
     @cached_property
     def order(self) -> KeyOrder:
         """In which order programs take tiles of keys."""
-        return hopper_order.of_keys(self.shared.analysis)
+        return tile_order.of_keys(self.shared.analysis)
 
     @cached_property
     def frame(self) -> Frame:
@@ -178,8 +178,8 @@ class Backward(Weights):
             **loader.blocks("load"),
             **adder.blocks("add"),
             "load_counts": (Statement("ends", "0", label="ends of sequences so far"),) if self.cut else (),
-            "keys_loaded": hopper_copies.keys(p),
-            "queries_loaded": hopper_copies.queries(p),
+            "keys_loaded": copies.keys(p),
+            "queries_loaded": copies.queries(p),
             "lse_loaded": self._lse,
             "packed": self._packed(work.bundle, loader.bundle, adder.bundle),
         }
@@ -192,7 +192,7 @@ class Backward(Weights):
             "load_results": ", ".join(("at + 1", *self._load_results[1:])),
             "results": ", ".join(("at + 1", *self.step.results[1:])),
             **self._factors,
-            **hopper_values.texts(self.holds_values),
+            **held_values.texts(self.holds_values),
             "ones": self._ones,
             "heads": self.order.named,
             "place_takes": ", ".join(("place", *self.order.takes)),
@@ -255,7 +255,7 @@ class Backward(Weights):
         body = (Statement("row_base", p.storage.head_rows), *walk)
         tiles = ("q_desc", "k_desc", "v_desc", "dout_desc")
         given = ("keys", "turns", "queries", *tiles, *(("come",) if self.cut else ()))
-        read = {"lse_ptr", "delta_ptr", "taken_ptr", "items", "k_len", *reads(hopper_copies.keys(p))}
+        read = {"lse_ptr", "delta_ptr", "taken_ptr", "items", "k_len", *reads(copies.keys(p))}
         return self._role("lengths", body, read, given, ("K_STAGES", "WORKERS"), place="place")
 
     @cached_property
@@ -316,7 +316,7 @@ class Backward(Weights):
     @property
     def holds_values(self) -> bool:
         """True if registers hold half of the values."""
-        return hopper_values.fit(self.shared.spec, self._masked)
+        return held_values.fit(self.shared.spec, self._masked)
 
     def _cleared(self, tensors: Iterable[tuple[str, str]], share: tuple[str, str, str]) -> tuple[Block, ...]:
         """Zeros in a share of the rows of some tensors that no sequence has."""

@@ -6,21 +6,22 @@ import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
 
-from .. import programs, softmax, visibility
-from ..access import Site
-from ..analysis import IN_LOG2
-from ..kernel_terms import KernelTerms
-from ..loops import Loops
-from ..parameters import Kernel, Parameter, Step
-from ..shared_parameters import TILED, SharedParameters
-from ..statements import Block, Branch, Call, Statement, names, needed, reads, targets
-from . import hopper_copies, hopper_order, hopper_scores, hopper_steady
-from .hopper_added import Added
-from .hopper_order import Order
-from .hopper_vectors import BEGIN_READY, ENOUGH, IN_LINE, LINE, READY, Vector, hand_on, taken, vectors, wait
-from .hopper_walk import Walk
-from .partition import numbers_first, partition
-from .portable import rows_of_keys
+from ... import programs, softmax, visibility
+from ...access import Site
+from ...analysis import IN_LOG2
+from ...kernel_terms import KernelTerms
+from ...loops import Loops
+from ...parameters import Kernel, Parameter, Step
+from ...shared_parameters import TILED, SharedParameters
+from ...statements import Block, Branch, Call, Statement, names, needed, reads, targets
+from ..partition import numbers_first, partition
+from ..portable import rows_of_keys
+from . import copies, steady_rows, tile_order
+from .additions import Added
+from .scores import scaled
+from .tile_order import Order
+from .vectors import BEGIN_READY, ENOUGH, IN_LINE, LINE, READY, Vector, hand_on, taken, vectors, wait
+from .walk import Walk
 
 _STAGED = ("STAGES", "Q_STAGES")
 _ROWS_OF_SCORES, _KEYS_OF_SCORES = "gl.SliceLayout(1, SCORES)", "gl.SliceLayout(0, score.type.layout)"
@@ -72,12 +73,12 @@ class Forward:
     @cached_property
     def order(self) -> Order:
         """In which order programs take tiles of queries."""
-        return hopper_order.build(self.shared.analysis, self.steady)
+        return tile_order.build(self.shared.analysis, self.steady)
 
     @cached_property
     def steady(self) -> bool:
         """True if rows may keep what their weights are measured from."""
-        return hopper_steady.fits(self.shared.analysis)
+        return steady_rows.fits(self.shared.analysis)
 
     @property
     def _followed(self) -> tuple[str, ...]:
@@ -133,7 +134,7 @@ class Forward:
     @cached_property
     def walk(self) -> Walk:
         """How a worker walks over tiles of keys."""
-        before_full = hopper_steady.full_tiles(self.shared.analysis) if self.steady else ()
+        before_full = steady_rows.full_tiles(self.shared.analysis) if self.steady else ()
         return Walk(self.loops, self._first_taken, self._taken, before_full)
 
     @property
@@ -182,8 +183,8 @@ class Forward:
             "first_vectors": self._vectors_come("True"),
             "vectors_come": self._vectors_come("mixed"),
             "masked": self._masked,
-            "pivot": hopper_steady.pivot(p.spec),
-            **hopper_steady.blocks(a, scale, self.steady),
+            "pivot": steady_rows.pivot(p.spec),
+            **steady_rows.blocks(a, scale, self.steady),
             "shrunk": self._shrunk,
             "work_unpacked": (work.bundle, *numbers, *order.bundle),
             "enter": enter,
@@ -201,8 +202,8 @@ class Forward:
             "load_own": lengths,
             "begin_stored": hand_on(BEGIN_READY, self.begin),
             "vectors": hand_on(READY, self.vectors),
-            "values": hopper_copies.values(p),
-            **hopper_order.loads(self.walk.spanned, self._load_keys, self.cut or self.walk.spans > 1),
+            "values": copies.values(p),
+            **tile_order.loads(self.walk.spanned, self._load_keys, self.cut or self.walk.spans > 1),
             "buffers": (
                 *((ENOUGH,) if self.vectors else ()),
                 *(Statement(barriers, "barriers(STAGES, 1)") for barriers in self._barriers),
@@ -219,7 +220,7 @@ class Forward:
         texts = {
             "there": order.there,
             **order.texts,
-            "order": hopper_order.visited(self.loops.tiles) + (hopper_steady.told() if self.steady else ""),
+            "order": tile_order.visited(self.loops.tiles) + (steady_rows.told() if self.steady else ""),
             "first_takes": ", ".join(self._first_taken),
             "weigh_takes": ", ".join((*self.step.own, "terms", "BLOCK_N")),
             "weigh_on_takes": ", ".join(self._steadily_taken) if self.steady else "",
@@ -280,7 +281,7 @@ class Forward:
 
     def _scored(self, at_once: str = "") -> tuple[Statement, ...]:
         """The statements from a product of queries and keys to the score."""
-        return hopper_scores.scaled(self.shared.analysis, self._loads("step"), self._score, at_once)
+        return scaled(self.shared.analysis, self._loads("step"), self._score, at_once)
 
     @property
     def _begun(self) -> tuple[Statement, ...]:

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from .. import programs, rotation
-from ..parameters import Kernel, Parameter
-from ..shared_parameters import SharedParameters
-from ..sides import BLOCKS, Side
-from ..statements import Block, Call, Statement, names, needed, reads
-from .portable import in_groups
+from ... import programs, rotation
+from ...parameters import Kernel, Parameter
+from ...shared_parameters import SharedParameters
+from ...sides import BLOCKS, Side
+from ...statements import Block, Call, Statement, names, needed, reads
+from ..portable import in_groups
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ import dataclasses
 import re
 from collections.abc import Sequence
 
-from ...expressions.functions import FUNCTIONS
-from ..analysis import Analysis
-from ..statements import Statement
+from ....expressions.functions import FUNCTIONS
+from ...analysis import Analysis
+from ...statements import Statement
 
 OF_SCORES = frozenset(function.triton for function in FUNCTIONS.values() if function.hopper)
 """The functions of expressions that hopper.py has faster ones of, which take a factor of their argument, too."""

@@ -6,13 +6,13 @@ import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
 
-from .. import cached_heads, softmax, visibility
-from ..paged import PAGED
-from ..parameters import Kernel, Parameter, Step
-from ..splits import LEAST_ROWS, ON_HOPPER
-from ..statements import Block, Bundle, Loop, Statement, code_names, needed, reads, targets
+from ... import cached_heads, softmax, visibility
+from ...paged import PAGED
+from ...parameters import Kernel, Parameter, Step
+from ...splits import LEAST_ROWS, ON_HOPPER
+from ...statements import Block, Bundle, Loop, Statement, code_names, needed, reads, targets
+from ..partition import Partition, numbers_first, partition
 from .decode import Decode
-from .partition import Partition, numbers_first, partition
 
 _SEQUENCES = (
     *("seq_lens_ptr", "cu_seqlens_q_ptr", "max_seqlen_k", "reach", "first_keys"),

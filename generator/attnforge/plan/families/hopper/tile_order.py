@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..analysis import Analysis
-from ..sides import BLOCKS, Side
-from ..statements import Block, Branch, Bundle, Loop, Statement
-from ..tile_ranges import TileRange
-from . import hopper_steady
+from ...analysis import Analysis
+from ...sides import BLOCKS, Side
+from ...statements import Block, Branch, Bundle, Loop, Statement
+from ...tile_ranges import TileRange
+from . import steady_rows
 
 _STAGE = Statement("stage", "begun % Q_STAGES")
 _BEGUN = Statement("begun", "1", "+=")
@@ -86,7 +86,7 @@ def _in_turns(tile: tuple[Statement, ...], again: bool) -> Order:
         "done": (Branch("Q_STAGES > 1", (_FENCE, _FREE)), _BEGUN),
         "load_comes": (_STAGE, Statement("", "mbarrier.wait(q_free.index(stage), begun // Q_STAGES & 1 ^ 1)")),
         "load_done": (_BEGUN,),
-        "places": hopper_steady.PLACES if again else (),
+        "places": steady_rows.PLACES if again else (),
     }
     texts = {
         "frame": "again" if again else "in_turns",
@@ -149,7 +149,7 @@ each program one warp loads, and workers of four warps take 64 of the queries ea
         "done": (_FENCE,),
         "load_comes": (),
         "load_done": (),
-        "places": (places, *(hopper_steady.VERDICTS if again else ())),
+        "places": (places, *(steady_rows.VERDICTS if again else ())),
     }
     numbers = ("items", "slots", "group")
     read = frozenset({*numbers, "tile", "b", "h", "lse_ptr", "q_rows"})

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from ...expressions.inputs import Input
-from ...language.spec import Spec
-from .. import running_sums
-from ..cached_range import CachedRange
-from ..paged import PAGED
-from ..parameters import Function, Kernel, Parameter, jitted
-from ..reach import EVERYTHING
-from ..statements import Statement
+from ....expressions.inputs import Input
+from ....language.spec import Spec
+from ... import running_sums
+from ...cached_range import CachedRange
+from ...paged import PAGED
+from ...parameters import Function, Kernel, Parameter, jitted
+from ...reach import EVERYTHING
+from ...statements import Statement
 
 _AXES = {"page": ("batch",), "token": ("token",), "head": ("head", "kv_head")}
 _HEADS = {"head": "q.shape[-2]", "kv_head": "k.shape[-2]"}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..shared_parameters import SharedParameters
-from ..statements import Block, Branch, Comment, Loop, Statement
+from ...shared_parameters import SharedParameters
+from ...statements import Block, Branch, Comment, Loop, Statement
 
 _CUT = Comment("the next sequence's rows: 0 times a NaN would be NaN")
 _COME: tuple[Block, ...] = (Statement("", "mbarrier.wait(come, ends & 1)"), Statement("ends", "1", "+="))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..paged import PAGED
-from ..parameters import Function, Kernel, Parameter, jitted
-from ..shared_parameters import SharedParameters
-from ..statements import Block, Branch, Call, Comment, Statement
+from ...paged import PAGED
+from ...parameters import Function, Kernel, Parameter, jitted
+from ...shared_parameters import SharedParameters
+from ...statements import Block, Branch, Call, Comment, Statement
 
 _LSE = (
     Parameter("lse_stride_sequence", "i32", "lse_strides[0]"),

@@ -7,18 +7,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from ..access import Access
-from ..analysis import Analysis, analyse
-from ..parameters import Function, Kernel, jitted
-from ..shared_parameters import SharedParameters
-from ..statements import code_names
-from ..storage import of_all_rows
-from . import hopper_added
-from .hopper_added import Added
-from .hopper_backward import Backward
-from .hopper_forward import Forward
-from .hopper_scores import OF_SCORES
-from .hopper_wide import Wide
+from ...access import Access
+from ...analysis import Analysis, analyse
+from ...parameters import Function, Kernel, jitted
+from ...shared_parameters import SharedParameters
+from ...statements import code_names
+from ...storage import of_all_rows
+from . import additions
+from .additions import Added
+from .backward import Backward
+from .forward import Forward
+from .scores import OF_SCORES
+from .wide import Wide
 
 _OWN = frozenset({"store_rows", "clear_rows"})  # what Gluon has functions of its own for, of the same names
 
@@ -39,7 +39,7 @@ class Hopper:
     @cached_property
     def added(self) -> Added | None:
         """What score terms add to what queries and keys have, if they do nothing else."""
-        return hopper_added.build(self.shared.analysis.by_query)
+        return additions.build(self.shared.analysis.by_query)
 
     def balance(self, *, far: bool) -> list[str]:
         """What a launch of the forward pass tells of tiles of queries: which of them have as much to do as others.
@@ -63,11 +63,11 @@ class Hopper:
         """
         spec = self.shared.spec
         if self.added and self.added.learns:
-            return Backward(_of_all_rows(self.shared.analysis), hopper_added.build(self.shared.analysis.by_key))
+            return Backward(_of_all_rows(self.shared.analysis), additions.build(self.shared.analysis.by_key))
         if not all(x.shared for x in spec.inputs if x.grad):
             return None
         given = analyse(spec.given)
-        found = Backward(_of_all_rows(given), hopper_added.build(given.by_key))
+        found = Backward(_of_all_rows(given), additions.build(given.by_key))
         return None if any(map(_slow, found.terms.scored)) else found
 
     @cached_property

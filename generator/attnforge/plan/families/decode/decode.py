@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
-from ...language.spec import Spec
-from .. import (
+from ....language.spec import Spec
+from ... import (
     cached_arguments,
     cached_latent,
     cached_range,
@@ -18,19 +18,19 @@ from .. import (
     tile_ranges,
     visibility,
 )
-from ..analysis import Analysis, analyse
-from ..arguments import Argument
-from ..cached_arguments import CachedArgument
-from ..cached_heads import Heads
-from ..cached_range import CachedRange, KeySpan
-from ..cached_terms import CachedTerms
-from ..paged import PAGED, cache_strides, decoded, scale_strides
-from ..parameters import Function, Kernel, Parameter, Step, jitted
-from ..shared_parameters import SharedParameters
-from ..splits import CHUNK, FEW, MANY_ROWS, PAIRED, TOGETHER, Table, table
-from ..statements import Block, Call, Comment, Loop, Statement, code_names, names, needed, reads, targets
-from . import decode_join, decode_scan, decode_sums
-from .decode_scan import Scans
+from ...analysis import Analysis, analyse
+from ...arguments import Argument
+from ...cached_arguments import CachedArgument
+from ...cached_heads import Heads
+from ...cached_range import CachedRange, KeySpan
+from ...cached_terms import CachedTerms
+from ...paged import PAGED, cache_strides, decoded, scale_strides
+from ...parameters import Function, Kernel, Parameter, Step, jitted
+from ...shared_parameters import SharedParameters
+from ...splits import CHUNK, FEW, MANY_ROWS, PAIRED, TOGETHER, Table, table
+from ...statements import Block, Call, Comment, Loop, Statement, code_names, names, needed, reads, targets
+from . import joining, scan, weight_sums
+from .scan import Scans
 
 _TABLES = (
     *("cos_ptr", "cos_stride_row", "cos_stride_column", "sin_ptr", "sin_stride_row", "sin_stride_column"),
@@ -131,7 +131,7 @@ class Decode:
     @cached_property
     def scans(self) -> Scans:
         """The running sums of its inputs."""
-        return decode_scan.build(self.spec, self.seen, _SEQUENCES, _OVERLAP)
+        return scan.build(self.spec, self.seen, _SEQUENCES, _OVERLAP)
 
     @cached_property
     def kernels(self) -> tuple[Kernel, ...]:
@@ -141,7 +141,7 @@ class Decode:
     @cached_property
     def sums(self) -> Kernel | None:
         """The kernel that tells what keys get of the weights, where the spec asks for it."""
-        return decode_sums.build(self.alone, self.analysis, self.terms, self.span, self.scans)
+        return weight_sums.build(self.alone, self.analysis, self.terms, self.span, self.scans)
 
     @property
     def functions(self) -> tuple[Function, ...]:
@@ -157,7 +157,7 @@ class Decode:
             *jitted("decode/functions", "find_rows"),
             *self.heads.functions,
             *jitted("decode/products", "multiply", "add_values", "sum_by_thread", "sum_pairs", "by_chunk"),
-            *decode_join.functions(self.shared, self.seen.known),
+            *joining.functions(self.shared, self.seen.known),
         )
         if not self.spec.rope:
             return found
@@ -218,7 +218,7 @@ class Decode:
                 Parameter("parts_ptr", "*fp32", "parts", written=True),
                 Parameter("scale", "fp32", "scale"),
                 *(Parameter(f"{x}_scale_ptr", "*fp32", f"{x}_scale") for x in "kv"),
-                *decode_join.taken(p),
+                *joining.taken(p),
                 *p.given(terms),
                 *self.scans.parameters,
                 *self._angles,
@@ -240,7 +240,7 @@ class Decode:
                 Parameter("FAR", "constexpr", "max(k.stride(1), v.stride(1)) >= 2**24"),
                 _OVERLAP,
                 *((_END_STAGES,) if self._has_ends else ()),
-                *decode_join.counted(),
+                *joining.counted(),
             ),
             "decode/split.jinja",
             f"(splits * {heads.grid}, sequences)",
@@ -261,7 +261,7 @@ class Decode:
                 "queries": self._queries,
                 "start": softmax.start(_without_sink(self.spec), sums="SUMS"),
                 "visit": self._visit,
-                **decode_join.blocks(p, heads.texts["queries"]),
+                **joining.blocks(p, heads.texts["queries"]),
             },
             heads.texts,
         )
@@ -269,7 +269,7 @@ class Decode:
     @property
     def alone(self) -> Kernel:
         """The same, whose programs join nothing."""
-        return replace(self.split, parts=decode_join.left(self.split, self.shared))
+        return replace(self.split, parts=joining.left(self.split, self.shared))
 
     @property
     def _visit(self) -> tuple[Block, ...]:
@@ -336,7 +336,7 @@ class Decode:
     @cached_property
     def join(self) -> Kernel:
         """The kernel that joins the parts of a row."""
-        return decode_join.build(self.shared, _SEQUENCES, _SIZES, _OVERLAP)
+        return joining.build(self.shared, _SEQUENCES, _SIZES, _OVERLAP)
 
     @cached_property
     def append(self) -> Kernel:

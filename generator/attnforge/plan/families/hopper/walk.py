@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..loops import Loops
-from ..statements import Block, Branch, Call, Comment, Loop, Statement
+from ...loops import Loops
+from ...statements import Block, Branch, Call, Comment, Loop, Statement
 
 _COUNTED = Statement("at", "1", "+=")
 _AS_LONG = "BLOCK_N == 64"

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from .. import cached_latent, positions
-from ..analysis import Analysis
-from ..cached_range import SPAN, KeySpan
-from ..cached_terms import CachedTerms
-from ..paged import PAGED
-from ..parameters import Kernel, Parameter
-from ..statements import Block, Statement, names, needed, reads
-from .decode_scan import Scans
-from .partition import numbers_first
+from ... import cached_latent, positions
+from ...analysis import Analysis
+from ...cached_range import SPAN, KeySpan
+from ...cached_terms import CachedTerms
+from ...paged import PAGED
+from ...parameters import Kernel, Parameter
+from ...statements import Block, Statement, names, needed, reads
+from ..partition import numbers_first
+from .scan import Scans
 
 # what `attend_split` takes for values, parts of the result and splits
 _NEEDLESS = (

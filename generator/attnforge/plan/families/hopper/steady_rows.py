@@ -12,15 +12,15 @@ import dataclasses
 import textwrap
 from collections.abc import Iterable
 
-from ...expressions.inputs import Input
-from ...expressions.tree import Node
-from ...language.spec import Spec
-from .. import softmax
-from ..analysis import Analysis
-from ..conditions import at_itself, hides_late_keys, shows_itself
-from ..finite import is_finite
-from ..statements import Block, Branch, Comment, Statement
-from ..tile_ranges import least_values
+from ....expressions.inputs import Input
+from ....expressions.tree import Node
+from ....language.spec import Spec
+from ... import softmax
+from ...analysis import Analysis
+from ...conditions import at_itself, hides_late_keys, shows_itself
+from ...finite import is_finite
+from ...statements import Block, Branch, Comment, Statement
+from ...tile_ranges import least_values
 
 _ROOM = 63
 """By how many powers of 2 later weights may be larger than those of a row's first keys.

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from ..access import TYPES, Access, Site
-from ..kernel_terms import KernelTerms
-from ..statements import Statement
+from ...access import TYPES, Access, Site
+from ...kernel_terms import KernelTerms
+from ...statements import Statement
 
 LINE = Statement("LINE: gl.constexpr", "gl.BlockedLayout([BLOCK_N // 32], [32], [1], [0])")
 IN_LINE = (Statement("k_pos", "k_start + gl.arange(0, BLOCK_N, LINE)", shape="[BLOCK_N]"),)

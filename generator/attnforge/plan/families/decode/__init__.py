@@ -1,0 +1,1 @@
+"""Kernels of decoding: `decode.py` says which a variant has, other modules what is in them."""

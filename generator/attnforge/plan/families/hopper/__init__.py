@@ -1,0 +1,1 @@
+"""Kernels for Hopper GPUs: `hopper.py` says which a variant has, other modules what is in them."""

@@ -27,6 +27,7 @@ LEAVES = frozenset({"var", "option", "input", "local"})
 SMOOTH = frozenset(name for name, function in FUNCTIONS.items() if function.kind == "smooth")
 SCALARS = frozenset({"q_len", "k_len", "heads"})
 COUNTS = SCALARS | {"k", "b", "h", "kv_h"}  # never negative
+_NUMBERS = SCALARS | {"q_begin"}  # of Python, in torch
 
 TRITON_HELPERS = (
     *("as_float", "whole_floor", "floor_div", "floor_mod", "floor_mod_float", "integer_power", "power"),
@@ -379,7 +380,7 @@ def _safe(op: str, args: tuple[Node, ...]) -> bool:
 def is_scalar(node: Node) -> bool:
     """True if the torch text of a node is a Python number: no tensor stands in it."""
     if node.op == "var":
-        return node.value in SCALARS
+        return node.value in _NUMBERS
     if node.op in ("input", "local"):
         return False
     return all(map(is_scalar, node.args))

@@ -238,8 +238,9 @@ class _Reader:
             return None
         if isinstance(axis, str) and (match := re.fullmatch(r"(batch|query|key) *(//|%) *(\w+)", axis)):
             return self._divided(item, match[1], match[2], match[3])
-        known = (*AXES, *self.options)
-        self.problems.add(item.at, f"unknown axis {item.raw or item.kind!r}{suggestions.axis(str(axis), known)}")
+        quoted = isinstance(axis, str) and re.fullmatch("[0-9]+", axis)
+        hint = ": take the quotation marks off" if quoted else suggestions.axis(str(axis), (*AXES, *self.options))
+        self.problems.add(item.at, f"unknown axis {item.raw or item.kind!r}{hint}")
         return None
 
     def _divided(self, item: Value, kind: str, sign: str, per: str) -> Axis | None:

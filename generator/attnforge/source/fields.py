@@ -65,10 +65,7 @@ class Fields:
     def truth(self, key: str) -> bool:
         """true or false; false where it is not given."""
         value = self.get(key)
-        if value is None or isinstance(value.data, bool):
-            return bool(value and value.data)
-        self.problems.add(value.at, f"{key}: expected true or false, got {value.raw or value.kind}")
-        return False
+        return value is not None and bool(number(value, "bool", self.problems, key))
 
     def limits(self, kind: str, *, formula: bool = False) -> tuple[int | float | None, int | float | None]:
         """`min` and `max` of what has this type; None for the one that is not given, or is text as a formula is."""

@@ -141,6 +141,20 @@ def test_changing_lengths_compile_at_most_twice(name: str, dynamic: bool | None,
     assert counted.frame_count <= 2
 
 
+@pytest.mark.parametrize(
+    ("name", "wrong", "told"), [("window", 0, "at least 1, got 0"), ("dropout_p", 1.5, "a share below 1, got 1.5")]
+)
+def test_a_wrong_number_is_told_where_numbers_are_traced(
+    name: str, wrong: float, told: str, suites: dict[str, ModuleType]
+) -> None:
+    torch.compiler.reset()
+    call = make(suites["dropout"], 6)
+    compiled = torch.compile(suites["dropout"].checks.attention, fullgraph=True, dynamic=True, backend="eager")
+    compiled(**call)
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=f"{name}: expected {told}"):
+        compiled(**call | {name: wrong})
+
+
 class Layer(torch.nn.Module):
     """Attention as a module, which is what can be exported."""
 

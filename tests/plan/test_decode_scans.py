@@ -27,6 +27,7 @@ TEXTS = {
     "inputs: {x: {axes: [batch, token], scan: cumsum}}",
     "shared": "mask: [causal]\nscore: [expr: 'score + (x[q] - x[k]) + 0.01 * y[k]']\n"
     "inputs:\n  x: {axes: [head, token], scan: cumsum}\n  y: {axes: [token], scan: cumsum}",
+    "decays_both_ways": "score: [log_decay]",
     "left_out": "mask: [causal]\nscore: [expr: 'score + (x[q] - x[k])']\n"
     "inputs: {x: {axes: [batch, token, head], scan: cumsum, default: -0.125}}",
 }
@@ -381,3 +382,23 @@ def test_kernels_hand_on_sums_in_order(variant: Find, tmp_path: Path) -> None:
     for kernel in ("sum_keys", "sum_stretches", "attend_split"):
         body = text.split(f"def {kernel}(")[1].split('"""', 2)[2]
         assert body.lstrip().startswith("if OVERLAP:\n        gdc_wait()\n        gdc_launch_dependents()\n"), kernel
+
+
+def test_new_tokens_before_the_first_key_stand_with_it(variant: Find) -> None:
+    """More new tokens than keys: they have the sum and the document of the first one."""
+    s = Sequences([4, 1, 2], [6, 3, 2])
+    rows = decays(s, (2, -math.inf))
+    cache = Cache(s)
+    module = variant("decays_both_ways")
+    found = decode(module, s, cache, {"log_decay": cache.stored(rows)}, packed=True)
+    for b, (out, lse) in enumerate(zip(*found, strict=True)):
+        q, k, v = (x[b].double() for x in (s.q, s.k, s.v))
+        k, v = (x.repeat_interleave(2, 1) for x in (k, v))
+        begins = rows[b] == -math.inf
+        sums, documents = rows[b].masked_fill(begins, 0).double().cumsum(0).T, begins.cumsum(0).T
+        at = (torch.arange(len(q)) + len(k) - len(q)).clamp(min=0)
+        score = torch.einsum("ihd,jhd->hij", q, k) / 4 + sums[:, at, None] - sums[:, None]
+        score = score.masked_fill(documents[:, at, None] != documents[:, None], -math.inf)
+        torch.testing.assert_close(lse.double(), score.logsumexp(-1), rtol=1e-4, atol=2e-5)
+        wanted = torch.einsum("hij,jhd->ihd", score.softmax(-1), v)
+        torch.testing.assert_close(out.double(), wanted, rtol=1e-4, atol=2e-5)

@@ -57,7 +57,8 @@ def in_cache(spec: Spec) -> Spec:
     for given in (i for i in spec.inputs if i.scan):
         begin = _part(given, "begin", BEGIN)
         parts.append(begin)
-        sides = [(_Q, _K)] if _causal(spec) else [(_Q, _K), (_K, _Q)]
+        # a query before the first key stands in the first one's document
+        sides = [(_Q, _K)] if _causal(spec) else [(_Q, _K), (_K, Node("max", (_Q, number(0)), None, "int"))]
         masks += [_mask(begin, Node("<=", (_read(begin, own), other), None, "bool")) for own, other in sides]
     return _with_parts(spec, masks, parts)
 

@@ -367,6 +367,7 @@ def test_learned_values_of_packed_tokens_are_made_of_them(package: Callable[...,
         ({"head_dim": -8}, "head_dim, v_head_dim: expected at least 1, got -8 and -8"),
         ({"v_head_dim": 0}, "head_dim, v_head_dim: expected at least 1, got 16 and 0"),
         ({"rope_theta": 0}, "rope_theta: expected more than 0, got 0"),
+        ({"max_positions": -1}, "max_positions: expected at least 0, got -1"),
     ],
 )
 def test_a_layer_that_cannot_be_is_refused_when_it_is_made(
@@ -384,6 +385,21 @@ def test_what_a_cache_cannot_have_is_refused(package: Callable[..., ModuleType])
         layer(x, cache=layer.new_cache(B, T), k_lens=torch.tensor([3, 5], dtype=torch.int32))
     with pytest.raises(TypeError, match="dtype: expected float16, bfloat16 or float32, got float8_e4m3fn"):
         layer.new_cache(B, T, dtype=torch.float8_e4m3fn)
+    with pytest.raises(ValueError, match="size: expected at least 0, got -1"):
+        layer.new_cache(B, -1)
+    with pytest.raises(TypeError, match="batch: expected an int, got str"):
+        layer.new_cache("2", T)
+
+
+@pytest.mark.parametrize(("layout", "rows", "axes"), [("dense", (T,), "B, T"), ("packed", (B, T), "N")])
+def test_rows_with_other_axes_are_refused(
+    layout: str, rows: tuple[int, ...], axes: str, package: Callable[..., ModuleType]
+) -> None:
+    """Before a projection takes one axis for another."""
+    layer = made(Case(f"other_axes_{layout}", f"layout: {layout}\nmask: [causal]\nscore: [log_decay]"), package)
+    given = {"cu_seqlens": torch.tensor([0, T], dtype=torch.int32), "max_seqlen": T} if layout == "packed" else {}
+    with pytest.raises(ValueError, match=re.escape(f"x: expected shape ({axes}, hidden_size), got {(*rows, HIDDEN)}")):
+        layer(torch.randn(*rows, HIDDEN), **given)
 
 
 def test_tables_stay_exact_whatever_the_module_becomes(package: Callable[..., ModuleType]) -> None:

@@ -196,8 +196,8 @@ class _Reader:
             self.problems.add(self.fields.at, "axes is missing, such as axes: [head]; axes: [] for a number")
             return None
         if not isinstance(value.data, list) or value.mapping:
-            hint = f": write [{value.raw}]" if value.raw else ""
-            self.problems.add(value.at, f"axes: expected a list, got {value.raw or value.kind}{hint}")
+            hint = f": write [{value.raw}]" if value.raw and not value.misquoted else ""
+            self.problems.add(value.at, f"axes: expected a list, got {value.shown}{hint}")
             return None
         axes: list[Axis] = []
         before = len(list(self.problems))
@@ -238,9 +238,9 @@ class _Reader:
             return None
         if isinstance(axis, str) and (match := re.fullmatch(r"(batch|query|key) *(//|%) *(\w+)", axis)):
             return self._divided(item, match[1], match[2], match[3])
-        quoted = isinstance(axis, str) and re.fullmatch("[0-9]+", axis)
-        hint = ": take the quotation marks off" if quoted else suggestions.axis(str(axis), (*AXES, *self.options))
-        self.problems.add(item.at, f"unknown axis {item.raw or item.kind!r}{hint}")
+        known = (*AXES, *self.options)
+        told = f"{item.raw or item.kind!r}{suggestions.axis(str(axis), known)}"
+        self.problems.add(item.at, f"unknown axis {item.shown if item.misquoted else told}")
         return None
 
     def _divided(self, item: Value, kind: str, sign: str, per: str) -> Axis | None:

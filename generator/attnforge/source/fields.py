@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Collection, Mapping
 
 from .errors import Problems, near
@@ -110,7 +109,7 @@ def words(
     """
     found: dict[str, Value] = {}
     if value.mapping or not isinstance(value.data, list) or not (value.data or empty):
-        got = "an empty one" if value.data == [] else value.raw or value.kind
+        got = "an empty one" if value.data == [] else value.shown
         said = f"{kind}s: expected a list such as [{next(iter(known))}], got {got}"
         problems.add(value.at, said)
         return []
@@ -150,10 +149,7 @@ def number(value: Value, kind: str, problems: Problems, key: str) -> int | float
         problems.add(value.at, f"{key}: numbers may go up to 1e30, got {value.raw}")
         return None
     names = {"int": "a whole number", "float": "a number", "bool": "true or false"}
-    got = value.raw or value.kind
     if isinstance(data, float) and not math.isfinite(data):
         names = {"int": "a whole number up to 2**28", "float": "a finite number", "bool": "true or false"}
-    elif isinstance(data, str) and re.fullmatch(r"-?[0-9.]+|true|false", data):
-        got = f'"{data}": take the quotation marks off'
-    problems.add(value.at, f"{key}: expected {names[kind]}, got {got}")
+    problems.add(value.at, f"{key}: expected {names[kind]}, got {value.shown}")
     return None

@@ -17,6 +17,8 @@ LARGEST, DEEPEST = 1 << 20, 64
 
 Plain = str | int | float | bool | None
 
+_UNQUOTED = re.compile(r"-?[0-9.]+|true|false|\[.*\]|\{.*\}")
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -36,6 +38,7 @@ class Value:
     mapping: bool = False
     inner: Location | None = None  # of text on one line: where its first character stands
     raw: str = ""  # of a scalar: as it was written
+    quoted: bool = False  # whether that stood in quotation marks
 
     @property
     def kind(self) -> str:
@@ -44,6 +47,18 @@ class Value:
             return "a mapping"
         names = {str: "text", bool: "a truth value", int: "a whole number", float: "a number", list: "a list"}
         return names.get(type(self.data), "nothing")
+
+    @property
+    def misquoted(self) -> bool:
+        """True of text that is a number, a truth value, a list or a mapping without its quotation marks."""
+        return self.quoted and _UNQUOTED.fullmatch(self.raw) is not None
+
+    @property
+    def shown(self) -> str:
+        """What stands there in place of what was expected, as messages show it."""
+        if self.misquoted:
+            return f'"{self.raw}": take the quotation marks off'
+        return self.raw or self.kind
 
     def place(self, offset: int) -> Location:
         """The place of a character of the text."""
@@ -199,7 +214,7 @@ class _Reader:
             return Value(at, int(text) if len(text) <= 18 else math.inf, raw=text)
         if kind == "float":
             return Value(at, math.inf if text[-1].isalpha() else float(text), raw=text)
-        return Value(at, text, inner=self._inner(node, at), raw=text)
+        return Value(at, text, inner=self._inner(node, at), raw=text, quoted=node.style in ("'", '"'))
 
     def _inner(self, node: yaml.ScalarNode, at: Location) -> Location | None:
         """The place of a text's first character, if its characters stand side by side in the file."""

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ec738d9524a461d6
-#   text hash     b185e36e6be0c966
+#   content hash  d2b686586b2b3a70
+#   text hash     221f70cda006c737
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dbf68cb244b32906
-#   text hash     61a70e57f7015505
+#   content hash  5943c4e9cc09540e
+#   text hash     3a5635eea96ba414
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

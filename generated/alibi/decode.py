@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  26a3ac61dacea359
-#   text hash     e682c2a04babba39
+#   content hash  4a5032e27fefd95b
+#   text hash     a8b084af6f90b324
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cdcb5effb4cff9c0
-#   text hash     504e88529941a2b6
+#   content hash  aeea6b8fd7323989
+#   text hash     580fa1789bf8c0dc
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

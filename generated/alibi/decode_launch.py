@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  319d2b2326cc1781
-#   text hash     a2e3071e907f5b8c
+#   content hash  c9712cc6a583bb9b
+#   text hash     ff8cf3e4e513d4d6
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dc05bc199cfa8154
-#   text hash     b3651af6c1c8c36e
+#   content hash  20b5df978321afc6
+#   text hash     8afabe2e67319eb6
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

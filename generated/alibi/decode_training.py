@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1a91bb56eb6bec58
-#   text hash     9f789a13768af095
+#   content hash  bf23b8e9b109184f
+#   text hash     7b015074842a7370
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

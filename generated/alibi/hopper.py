@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e1358106e6bf745a
-#   text hash     36db3c3d6a01c263
+#   content hash  0fee54da8d0c433a
+#   text hash     46a1153bfe8c99d1
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3c990ac9db20bd82
-#   text hash     2ec02e65c273f54f
+#   content hash  7672f9e397a7587b
+#   text hash     496f03c4b3eeac40
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  10c459ff12c24964
-#   text hash     baa5cecce478f3f3
+#   content hash  f8b3ac85898f666d
+#   text hash     cc526486ef8185ad
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

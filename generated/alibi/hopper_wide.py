@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e295835d046e62ae
-#   text hash     d8a6c7d3cc843f55
+#   content hash  51151be67350879d
+#   text hash     4e933ad1557edd42
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  398174104e522872
-#   text hash     d63332e2cad35f56
+#   content hash  3e2d0957777108ae
+#   text hash     0e4df84c3724487e
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  107fcfab062bb9b3
-#   text hash     c4fda22a6d454f52
+#   content hash  b6dc3a4b6da851b7
+#   text hash     c431d509945a1f8d
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  51c80a1ab6817a7e
-#   text hash     eb1fbd46c4839dfc
+#   content hash  73915c89c1443428
+#   text hash     8c71e98e4ab34f6e
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

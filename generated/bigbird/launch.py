@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  1841553d7b533c3c
-#   text hash     2a3ca7c7e3c8fdf6
+#   content hash  429eadcf173d658a
+#   text hash     e342bbe4d38a3239
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

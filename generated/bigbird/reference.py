@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  d46b185a64c1cb08
-#   text hash     556f7cb6ddcf4e7e
+#   content hash  63e5ce95c01d2774
+#   text hash     1b2721ec0bf59a67
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

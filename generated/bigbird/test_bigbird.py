@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b5f688bf4551559f
-#   text hash     edde8714652e975a
+#   content hash  2aa303bfe7bbd2c2
+#   text hash     c7a68fe9763fa7ca
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  8dd1f320debe2855
-#   text hash     1c6a41970f890809
+#   content hash  dde2cc88894d202a
+#   text hash     8e50968ec571a4c1
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

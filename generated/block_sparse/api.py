@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  92c938b5cd402e49
-#   text hash     ed04266d7032ec36
+#   content hash  39c05524689d1785
+#   text hash     57a8c5edc24f93b2
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

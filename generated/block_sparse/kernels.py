@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e715cb6681cedbdc
-#   text hash     f3ddfe72d1cdf2c9
+#   content hash  ff837932282c1f7a
+#   text hash     d6b8b2a86b5918e5
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  73e3822f3164f63f
-#   text hash     9014733edd22aee5
+#   content hash  abfe80e25c6eddb8
+#   text hash     973308bf9865da96
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  7530918ad68d02c8
-#   text hash     081894d431888112
+#   content hash  b39cbc2cf5e5f14c
+#   text hash     d40db263c9a1c306
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  34d5c6317e3dbb2b
-#   text hash     339eab62e96152ba
+#   content hash  e0b4d9b6beadda91
+#   text hash     d400bbc165141000
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

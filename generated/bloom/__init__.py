@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  fed5da8ae601cdf3
-#   text hash     00ad9b32a440472b
+#   content hash  dedf7a005ffe6eab
+#   text hash     c71830388aae3fdc
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  bd097c9f4785b614
-#   text hash     03d359a9e652f47b
+#   content hash  e5e86c8806cd2fec
+#   text hash     c4a178165bb7ed42
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6878e6d2fe1b792b
-#   text hash     c355d28e439a01cd
+#   content hash  982f78ebcb1f8651
+#   text hash     37722787326b544e
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d5cfe36a417f0534
-#   text hash     e906fc34d7e61798
+#   content hash  84e7c1419a648c41
+#   text hash     31373d02462bdd63
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

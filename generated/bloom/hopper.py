@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  950f516d3a730cbf
-#   text hash     951e46607374c8da
+#   content hash  ca27e80ac3f93726
+#   text hash     3d029f68cf71dee9
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0bdfcbceb6c62b5b
-#   text hash     482466ddb6026173
+#   content hash  0ddacdb879993af2
+#   text hash     37da6475a164aac7
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

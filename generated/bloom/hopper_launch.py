@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  9adb61a1ff559de9
-#   text hash     ed41f5850ad0e8f8
+#   content hash  d85a5d71f95f7300
+#   text hash     f3b7c208aaca5d8a
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  800967f428d3fcb0
-#   text hash     28930f823defcd99
+#   content hash  fd9334405d2856ed
+#   text hash     119bcf4198eb422c
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

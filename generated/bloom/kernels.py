@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1b74d39daf571339
-#   text hash     8b2f2cbcbc715275
+#   content hash  c12b6b969c67adc2
+#   text hash     49efb4a3aa051316
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  71454ff596fd7a3b
-#   text hash     7f666bcb27ecf0a1
+#   content hash  36ad033ffb2f5360
+#   text hash     d4992a4bf64fd66a
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  1f45885fece179a2
-#   text hash     4de78c11a59cec86
+#   content hash  2a7ca19e20baf20f
+#   text hash     a6644e2144626504
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d35283a8e80c1f68
-#   text hash     12e2530259be5637
+#   content hash  cebb326b7245da00
+#   text hash     c12e01a8bf547dee
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  41ad7f98b5098a0c
-#   text hash     da119144a89c80cb
+#   content hash  b5bb6b13f2567c88
+#   text hash     7e4750fd2eb81146
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

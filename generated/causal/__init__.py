@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  727ea74e6c864394
-#   text hash     34a4b90cc2cc2150
+#   content hash  172a067d1e406961
+#   text hash     5bc7afabf2f88a68
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  528207b305f7c5e6
-#   text hash     ed2e11acb3a6064c
+#   content hash  63ed6befd9ffa357
+#   text hash     73ccd93d76fe72c2
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

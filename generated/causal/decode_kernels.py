@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  645d97c718228fb9
-#   text hash     a43d920173596470
+#   content hash  f10a0f0ab819a562
+#   text hash     3de17e10dd6b57bf
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

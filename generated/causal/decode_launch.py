@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1a20cb16a2695615
-#   text hash     b16d95cfba91e968
+#   content hash  dde7d1dd92ade1d7
+#   text hash     3a3c200ac425dea8
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

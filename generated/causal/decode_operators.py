@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  30d80107d880a2ba
-#   text hash     45ad66626c0c8a35
+#   content hash  5684aecdd2ce6609
+#   text hash     09254795056870d5
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

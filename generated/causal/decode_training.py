@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fcff9440960261e0
-#   text hash     c811f42fdda422c3
+#   content hash  f7f6b62d06fcf088
+#   text hash     016f77a04fa7b99f
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

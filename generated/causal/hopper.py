@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9a54cd6e129c404b
-#   text hash     082d7413554074ed
+#   content hash  04418e34ad4f0c06
+#   text hash     71cb7445a54eb047
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  63552dabd6bb89a9
-#   text hash     43f51b5db48ed442
+#   content hash  ce64ab0f0a21ce3e
+#   text hash     a64ee1f5439dbaed
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c381a01e886afe54
-#   text hash     001d6bdc17a172d6
+#   content hash  0d04d7cfc9d5f990
+#   text hash     5fc794b6393a1edf
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

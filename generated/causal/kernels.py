@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4410d7f835d48aaa
-#   text hash     31053c7a09ee8f4a
+#   content hash  1a1f1c54357cce8b
+#   text hash     3e6aa52e9e2da46d
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

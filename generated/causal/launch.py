@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b173f25cc8e2453e
-#   text hash     93a5f597d23c3287
+#   content hash  8585c670852cdb74
+#   text hash     b267473049b5ac40
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  95680ed0d7efa319
-#   text hash     b6eac2c44f388ec5
+#   content hash  247cf4e66840fc3f
+#   text hash     0eb56c85d434c62e
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -81,6 +81,8 @@ class Attention(torch.nn.Module):
         k_lens, k_starts: int32 (B,), optional; entry b has the tokens of rows k_starts[b] to k_lens[b], without the last one
         cache: of `new_cache`, optional; x are tokens that follow those in it
         """
+        if x.dim() != 3:
+            raise ValueError(f"x: expected shape (B, T, hidden_size), got {tuple(x.shape)}")
         # view would not find the number of heads where there are no tokens
         q = self.q_norm(torch.unflatten(self.q_proj(x), -1, (-1, self.head_dim)))
         k = self.k_norm(torch.unflatten(self.k_proj(x), -1, (-1, self.head_dim)))
@@ -102,6 +104,8 @@ class Attention(torch.nn.Module):
         """An empty cache with room for `size` tokens of each of `batch` sequences."""
         if dtype not in (None, *arguments.FLOATS):
             raise TypeError(f"dtype: expected float16, bfloat16 or float32, got {arguments.plain(dtype)}")
+        batch = arguments.as_int("batch", batch, minimum=0)
+        size = arguments.as_int("size", size, minimum=0)
         weight, heads = self.k_proj.weight, self.num_kv_heads
         if dtype is None:
             dtype = arguments.cast(weight.new_empty(0))[0].dtype  # what projections give

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5bb30d70451d1f08
-#   text hash     5124ad77f3463dc6
+#   content hash  ffeb06569f8c5b34
+#   text hash     d262e36e702d9e7b
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ff89965da9c00b16
-#   text hash     560a93fffc9f702f
+#   content hash  5e17ad853e4f84cf
+#   text hash     1cbbd1bef2e5bb61
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

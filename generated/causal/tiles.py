@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9b4d893220fb188d
-#   text hash     8955e5bf0e33cfef
+#   content hash  72e45e1e8afec7f9
+#   text hash     a6fbdb9e143ecbed
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

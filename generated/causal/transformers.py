@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2a7b6e00745a4529
-#   text hash     2197fb8465d329c5
+#   content hash  bcbc072d63e1d632
+#   text hash     ba591a96ffcf6bde
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b076e8575b3bf67c
-#   text hash     3eac57d63334ef59
+#   content hash  45d110a1e476eece
+#   text hash     cb5d8504186d5a62
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9edd6be67f7bc034
-#   text hash     cfee88d773bfd77c
+#   content hash  fdf70a9288f7db7b
+#   text hash     17ac3d5134dcde15
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c25f93a030eff2b8
-#   text hash     f1edc236f2c1ec76
+#   content hash  aa8b048c959cb91f
+#   text hash     12594e8db4e71f81
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  547a5829f86bdd38
-#   text hash     290a154b49a26f5b
+#   content hash  f28be3cb59ee0a61
+#   text hash     552b3f9646862bc1
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

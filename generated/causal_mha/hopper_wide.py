@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  131785be71f4da1d
-#   text hash     b521a4ff46135a12
+#   content hash  6df8c24b1aa86af9
+#   text hash     862797984bd4d455
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

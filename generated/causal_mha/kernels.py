@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7756a9ab61d8b76d
-#   text hash     0837f4682d035391
+#   content hash  cf1a82746885aee2
+#   text hash     b961d465c3fbe203
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  9e163bb5bffdca16
-#   text hash     64eb7baaa1871b1f
+#   content hash  1882f2530d7ae5dc
+#   text hash     838ab852585c65cd
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8ef4869f597e202a
-#   text hash     8f437410533a18a4
+#   content hash  4015ebb865ad62cb
+#   text hash     e167c42263beec06
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

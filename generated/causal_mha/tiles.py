@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  db9056a52ddf64c9
-#   text hash     985cf6e6571b124b
+#   content hash  4a368081b3cde9d1
+#   text hash     e2dd431eb93e1c27
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  59b7b2d12979436d
-#   text hash     53bae15e2a15a4ee
+#   content hash  6f350e1be61c7728
+#   text hash     a45119c37114fbe2
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

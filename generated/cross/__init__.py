@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f69abcffb8ac1df3
-#   text hash     b6e4adef41da1bec
+#   content hash  740d8f3eb5fc9ade
+#   text hash     c5bc2b5f8c549dfc
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  75d7824fc4ff2673
-#   text hash     cb54ea6727a3c4c5
+#   content hash  d53e53ae75175816
+#   text hash     cccf2cb093190784
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f472c9b7f0f26184
-#   text hash     742b63d7b1110dd0
+#   content hash  e9c6eb92d0c2bc47
+#   text hash     1b86f98f280ba801
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  cdd057653c6e3fed
-#   text hash     6e75b4e310a4dc48
+#   content hash  ea8906896184d5bb
+#   text hash     dba7b3eacf6f4b60
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  aaa542aa81642a77
-#   text hash     40034aa6f2e2b550
+#   content hash  f2d1d53753b140d5
+#   text hash     95f6ba0849acbf6b
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  97b383b7d9cd94f1
-#   text hash     5eed195a2ade5b5e
+#   content hash  1dd6adae03b4ea67
+#   text hash     ac3810b77ca009ef
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  13bc53a4b67fa1ee
-#   text hash     abd281bf6a955d20
+#   content hash  8407b88682bec6ff
+#   text hash     36414635adcfe41b
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  12d3d2eb7ef2c5f1
-#   text hash     ffcc36a79caba342
+#   content hash  42c78da20a41edd5
+#   text hash     c235b2666c60939d
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

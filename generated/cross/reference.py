@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  2af860dab54a806a
-#   text hash     21793ab04ca14505
+#   content hash  75f84d28cc348cd3
+#   text hash     6276bd717c70d747
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

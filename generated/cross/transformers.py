@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  08d9a6e3d70757e5
-#   text hash     fd25c031f60031f4
+#   content hash  84c1a9539d002d1d
+#   text hash     6c70f32e5a38c2ac
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  73b96a1dfe1d7256
-#   text hash     35147c8366de1bdd
+#   content hash  f9f8f86c2c320467
+#   text hash     ea8b3a957d8aa98f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  b9fb36324c97aaa1
-#   text hash     c9708db8d6adee7f
+#   content hash  626811ad63480bd9
+#   text hash     307528b9f4bfc645
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f9615037457e638a
-#   text hash     cae632f3599a0a92
+#   content hash  673278ce30a67a62
+#   text hash     c53fef1f07edc0d5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

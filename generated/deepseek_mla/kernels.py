@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f53835cc645cc9fd
-#   text hash     298d55f2cd45c7df
+#   content hash  042bd921ade344ff
+#   text hash     25b4e8a82f7088a2
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

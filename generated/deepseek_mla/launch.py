@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e88d2fedd1c3a697
-#   text hash     f5af06e6d0c11441
+#   content hash  ba53b445d76c5b24
+#   text hash     433018e9327e3706
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

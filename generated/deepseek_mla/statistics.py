@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c54bdb1921dc6544
-#   text hash     2cbcd97643299718
+#   content hash  ff6e2346b0b86338
+#   text hash     159769b7e61381e0
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  47e301367acf5e2d
-#   text hash     2aa7c8d62b9a0f18
+#   content hash  1f300ef0c6fa2129
+#   text hash     9fc0fbdaa83a1af4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

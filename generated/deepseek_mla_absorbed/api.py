@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  3a43519ed63c5e63
-#   text hash     37d47fb6608c2d88
+#   content hash  cfb80e66477e8fb9
+#   text hash     97fdb633c5783517
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

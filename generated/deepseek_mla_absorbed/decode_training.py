@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  2ad0ff29a8437b8e
-#   text hash     14389cc5e9fbf9b6
+#   content hash  cb281a7be56ab353
+#   text hash     d2535046262a40d0
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

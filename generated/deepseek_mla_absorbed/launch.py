@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  a8c3ec4431c6838b
-#   text hash     98544ec64b482206
+#   content hash  b531b6f533e61680
+#   text hash     7e4cea8ff467fffb
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  83addb8e8ca4103d
-#   text hash     21eeaa0d7653815b
+#   content hash  c5ff272547108776
+#   text hash     1762a56cdf251a0e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

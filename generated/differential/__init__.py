@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  10a772432d1d278d
-#   text hash     f853ba0b83175734
+#   content hash  13b32ba55f5061f5
+#   text hash     7a43f3de0540fc87
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

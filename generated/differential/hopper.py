@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e8803f5204ba8606
-#   text hash     c23789bbdc22c093
+#   content hash  95a6d5c429de4561
+#   text hash     b8756e2401334ebb
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

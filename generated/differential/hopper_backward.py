@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bfea3bfbaa98e569
-#   text hash     8e3444c6fe4d88ef
+#   content hash  3e422a64f553ef19
+#   text hash     5b657336db229e6c
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

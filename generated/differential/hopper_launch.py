@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a37ed8ada4a2868b
-#   text hash     a38018f7a7fcaccb
+#   content hash  1ceb7e5b585e68d9
+#   text hash     76596b80da9398f1
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e9fbee92b089dfbb
-#   text hash     34956b1c8b466be1
+#   content hash  b7b6a0fd54344aa1
+#   text hash     ff873bf666bf65b8
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

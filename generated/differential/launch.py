@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d94386594a7cf867
-#   text hash     8f9cc77d802e937d
+#   content hash  cbe1d753b98fb0ae
+#   text hash     ef22d2e6773869ea
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

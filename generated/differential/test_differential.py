@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  bf67d8b39ca7cc03
-#   text hash     1ab5cd78101e1d40
+#   content hash  4e9824088ffce37e
+#   text hash     af2c9e248597a1c4
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

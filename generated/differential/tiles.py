@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  56becd9fc9cc384e
-#   text hash     e8e2f50e5acef6ab
+#   content hash  1b22c3c691a0d180
+#   text hash     30b46c7046b1d81b
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  77cf1893033df93a
-#   text hash     310a18354b2787e0
+#   content hash  eb927365ee1f198b
+#   text hash     c17ba79b5c6b0fea
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

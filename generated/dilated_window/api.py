@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b36aa42d2b3daf22
-#   text hash     1a1b4c52b80a0e0c
+#   content hash  2daa902c7df7bdd0
+#   text hash     6bc83bbe9f637b9f
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  efbcbf943285103e
-#   text hash     ef3d7fbad1eb6a06
+#   content hash  470b93ff923788ab
+#   text hash     c0b08fa0f0785e2e
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

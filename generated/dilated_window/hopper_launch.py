@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  48cbad0d7968a816
-#   text hash     d31de3a402ff30a3
+#   content hash  2b7f933732756934
+#   text hash     91f0f2f9063feffc
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

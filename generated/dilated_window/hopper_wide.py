@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  039d8ae055b9a40a
-#   text hash     cad403a001fc5131
+#   content hash  e4e8f8a541206069
+#   text hash     650f68932f6c3af8
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

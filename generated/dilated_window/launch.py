@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b439056c0c2ff19f
-#   text hash     84a86fca8980025d
+#   content hash  301360c67228f830
+#   text hash     836b6ee87d22c769
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

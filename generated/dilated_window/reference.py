@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  377ae7c4c871613a
-#   text hash     077b5500e36edd04
+#   content hash  b3a234b715dddf9f
+#   text hash     f277a95a302eb52d
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

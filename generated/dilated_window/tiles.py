@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  bd93ba53d0ed6519
-#   text hash     70ec82c36ed4ea7d
+#   content hash  073dfafd1b7c188b
+#   text hash     5ba3fd1a0e6ab25d
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

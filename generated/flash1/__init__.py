@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  eb4aa3f6a3fc7824
-#   text hash     bb426c02eae10893
+#   content hash  c4c3226e5f6c5e24
+#   text hash     03a9195b6d855a09
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  77f7db19288948b5
-#   text hash     8bc5b61d926dd6ad
+#   content hash  495c0b1413726736
+#   text hash     dc5cafe928825104
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  04eaad5aacdc574e
-#   text hash     f6dc99932a4f522b
+#   content hash  2187e0ffc4529ecd
+#   text hash     7106333c441c0c86
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  3b379a84cc3bbc21
-#   text hash     b4df183720d0842c
+#   content hash  0681e0d6c0c7543c
+#   text hash     52edaf707048a5b7
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  c11ea3add4e4f7da
-#   text hash     ab6655444642a092
+#   content hash  e77d917394206fc3
+#   text hash     8b388e7a4bbd092c
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f6308faeb7596269
-#   text hash     37d71e536a2df47f
+#   content hash  e17ebe5ea71462ef
+#   text hash     e80b37a2683dbdb2
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

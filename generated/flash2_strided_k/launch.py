@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  40cf2dedcafb5a45
-#   text hash     17fb5beb840936d9
+#   content hash  209c1d27064a4f72
+#   text hash     3ce25fd254c6742e
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

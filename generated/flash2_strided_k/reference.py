@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d0e0455f695034ce
-#   text hash     9ee58c05b9295f81
+#   content hash  5deca164aa8921ae
+#   text hash     315876bb9230c58c
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  4e16f871e5b3016a
-#   text hash     60b17f2e244687f9
+#   content hash  46e4d31bc27aa244
+#   text hash     fb475d5cc93d93d0
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

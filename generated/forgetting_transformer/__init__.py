@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  de65a0e3e90c0226
-#   text hash     f49d6c803bb3cbff
+#   content hash  6c202caaffa1cf3d
+#   text hash     7d19bd509eb3b662
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9c446ffff5b19c06
-#   text hash     c946b3c99ed4de98
+#   content hash  42c39e96bdd41322
+#   text hash     4c499d8a50fe31c6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

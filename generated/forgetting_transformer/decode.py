@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ec3b117b87549520
-#   text hash     3104c6ada640eddd
+#   content hash  673901f4810378e1
+#   text hash     d54d1fe8d7058b6a
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

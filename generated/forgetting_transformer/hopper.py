@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  57b295c30d389a28
-#   text hash     a725a3b02bdbabf9
+#   content hash  080a8c7dc919fbf7
+#   text hash     46c801121fff5ab9
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

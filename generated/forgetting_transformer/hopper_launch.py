@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f51dddd0fcbca500
-#   text hash     2cbe61d008d5dfb9
+#   content hash  fff5cc0495d03887
+#   text hash     8ef14c869600daff
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  47d2de08630a3d5f
-#   text hash     5d1a4ca2bc1fbd47
+#   content hash  54e1b55cc789f8c2
+#   text hash     75a0c31d03d657fd
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

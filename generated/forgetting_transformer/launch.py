@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  c92758fda397a885
-#   text hash     d0be74392bb5fb9b
+#   content hash  d8eaadd980160a04
+#   text hash     5a3c8b3f9c1e8cfc
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  c1bc5c7144186434
-#   text hash     70ec7adf8a6facc1
+#   content hash  9d9baf996ccfe78c
+#   text hash     a92158a976197080
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

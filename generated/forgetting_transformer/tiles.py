@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a02175655bb8c483
-#   text hash     ac263d5596a928b6
+#   content hash  717ab0737e3c83f9
+#   text hash     ae2dbca9fc2f77dc
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

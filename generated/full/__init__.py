@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  fec1ac1406bbbed3
-#   text hash     2135ea236193f642
+#   content hash  f8ced2fb14da8160
+#   text hash     74bbab93d774ec3d
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2271817ebf6eacc7
-#   text hash     b5bf0b4058010ba5
+#   content hash  4c1ffd8568a44ba2
+#   text hash     0355ae5eecdce528
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

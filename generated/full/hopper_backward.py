@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5b86e4ae9f3b769b
-#   text hash     1e43f0e306231914
+#   content hash  7be5e16099dff085
+#   text hash     72117748dc12eb7d
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  754e3c222a202dcb
-#   text hash     f5b359ece96464c0
+#   content hash  83edf3eb5a7725dc
+#   text hash     64067f2cf52ddb6c
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

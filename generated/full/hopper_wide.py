@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e6dab62f5c5d7ea6
-#   text hash     febd8a510612828a
+#   content hash  9af0b4227616ec01
+#   text hash     ac87c0365f8aeb68
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b2b7df48b78254f6
-#   text hash     2e15c35dc53020c5
+#   content hash  51991b450620b8da
+#   text hash     4651ce8f8956d52c
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2087f35c84f00ea4
-#   text hash     f9aab0d64c5558cc
+#   content hash  ae7f9d971cdc9ecc
+#   text hash     c338a094f9956823
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -79,6 +79,8 @@ class Attention(torch.nn.Module):
         context: (B, Tk, hidden_size), optional; keys and values are made of it, not of x
         k_lens, k_starts: int32 (B,), optional; entry b has the keys of rows k_starts[b] to k_lens[b], without the last one
         """
+        if x.dim() != 3:
+            raise ValueError(f"x: expected shape (B, T, hidden_size), got {tuple(x.shape)}")
         keys = x if context is None else context
         # view would not find the number of heads where there are no tokens
         q = self.q_norm(torch.unflatten(self.q_proj(x), -1, (-1, self.head_dim)))

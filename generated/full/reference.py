@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  187b5061c82d9aa4
-#   text hash     04a5a5a1b6e7b06f
+#   content hash  168effbab539fa66
+#   text hash     475ee8db13174369
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

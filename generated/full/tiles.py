@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5e3bffcf01e87387
-#   text hash     4062f5196666a2bb
+#   content hash  000948aa215b2c4b
+#   text hash     607d9b430d7c3f3f
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

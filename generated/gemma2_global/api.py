@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  3ce224158f38db73
-#   text hash     db66e77455a92074
+#   content hash  91154e35e315bfe9
+#   text hash     26ea6bca0ea7db83
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

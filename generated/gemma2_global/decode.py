@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  edd89fa9cf0a6201
-#   text hash     883de8ae88d0845e
+#   content hash  bf883e6f6658cc86
+#   text hash     7ec77724d33f0516
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

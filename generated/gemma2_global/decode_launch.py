@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  25ef0b6cb6604903
-#   text hash     a426011b114f12eb
+#   content hash  95c0eed2735f95a2
+#   text hash     c7f12a0cc31d1b02
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a86271aa2d5ccfe1
-#   text hash     df1f36d794f8d64a
+#   content hash  5029605a032cee2c
+#   text hash     debc4debd9050a63
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

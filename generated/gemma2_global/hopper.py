@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7900a2bd6d1f49ef
-#   text hash     5c1315f7cd114a25
+#   content hash  fa65003026149d28
+#   text hash     a53600f91f6b26e2
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  91f867b0cacb5067
-#   text hash     92b68cfac6f0dd8e
+#   content hash  28282fe34faaeff7
+#   text hash     4f12c867aa014aed
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1ddc888747a5f4aa
-#   text hash     d5d4aa01a2a3419c
+#   content hash  da11fb796d67047d
+#   text hash     71fa3214e0af442f
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

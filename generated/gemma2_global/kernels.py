@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ba74b2dbbf337b63
-#   text hash     14805377ad763b71
+#   content hash  03bdc59c6e191c19
+#   text hash     a3c82f5fc9e9e7ff
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

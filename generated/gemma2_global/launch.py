@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  776def07f413bf5d
-#   text hash     9d133564a57d861c
+#   content hash  9fd421723ca57495
+#   text hash     6ac82ecdcb350856
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  716f25acc8ca193b
-#   text hash     04a625060fc235b8
+#   content hash  8027763cb86ab5e4
+#   text hash     b612f4b52258b22f
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  fe014fd89df3ed87
-#   text hash     de3ced7ce4d7fca2
+#   content hash  dfec9fd04f1de26c
+#   text hash     0c0881a045bfa91c
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  771d5dd4d0c7b8dd
-#   text hash     d8352f7bbb8d2dc2
+#   content hash  278ba9a49da8e7ad
+#   text hash     72739acc4240b4c8
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7653d7b291c86e81
-#   text hash     988a2559f4be5855
+#   content hash  455735175b0d801b
+#   text hash     13560f8726b3135a
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9540e869c83e26b9
-#   text hash     2f78c2ef37589795
+#   content hash  aee4dc1eb28023c6
+#   text hash     7c6ac2df192214f9
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

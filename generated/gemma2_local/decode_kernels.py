@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a6a8b72962e1ff5a
-#   text hash     366e1500f02a942a
+#   content hash  e5abbfc9b07dfc9c
+#   text hash     36b27cdf03574c37
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  666b30a5421e2e6f
-#   text hash     5f44555f7ebaeb94
+#   content hash  c357d77335903dda
+#   text hash     c901bc83d8fc201e
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  87096b85bb725c44
-#   text hash     6a26f4dba7f5d330
+#   content hash  8a365496e9fd9f78
+#   text hash     eea9310dd0e19993
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5e0fd579dadd05b1
-#   text hash     6722cd09615729c6
+#   content hash  0f8cdc23b4ca2682
+#   text hash     303d6eb48a2b768b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

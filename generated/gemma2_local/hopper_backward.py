@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9920d5498cf52a5a
-#   text hash     ffd1fb8f91fa5e04
+#   content hash  3532b81d97732a8a
+#   text hash     4006a75c733cef9b
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  36f1b949dc62ef48
-#   text hash     7bf67e52413b714d
+#   content hash  3417cdc91b711606
+#   text hash     6d4573e32702f3ac
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  43aa2b45a0b0d647
-#   text hash     01e31463f596110c
+#   content hash  e52af65bea9d6f5c
+#   text hash     467fa2e7f1476309
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

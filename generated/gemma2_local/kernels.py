@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  639a472965b7bf2e
-#   text hash     9f2af254187d7c9e
+#   content hash  d443c88aa0575438
+#   text hash     2e5bb8a3e606200f
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0513ddc6e82579a1
-#   text hash     68c040a437781bda
+#   content hash  ec1dd91538ea7c6c
+#   text hash     c752b41d83f08eba
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

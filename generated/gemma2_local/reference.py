@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  49aa91cf40160ee4
-#   text hash     92c37e003fc648d6
+#   content hash  a827a03c010453a2
+#   text hash     aff5d2f9507c89ca
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  91eeb41ceca3cd5f
-#   text hash     42a22275d4b61d55
+#   content hash  5ac0a562442b8ea1
+#   text hash     d20e6238e8e90621
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

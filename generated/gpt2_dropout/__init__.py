@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  c30f77f40959dbb9
-#   text hash     d081e6f1365d5af8
+#   content hash  10ea6f4f659135a3
+#   text hash     0efa59fdff58fb70
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  55979b59eaaa4eef
-#   text hash     a2f6165d3eb6c988
+#   content hash  7244268ac8c9245e
+#   text hash     66ad9a835cb86707
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 
@@ -45,7 +45,7 @@ def attention(
     arguments.check_operands(q, k, v, axes=("batch", "tokens", "heads", "head size"), grouped=False, widest=(512, 512))
     dropout_p = arguments.as_float("dropout_p", dropout_p, minimum=0)
     if dropout_p >= 1:
-        raise ValueError(f"dropout_p: expected a share below 1, got {dropout_p}")
+        raise ValueError(f"dropout_p: expected a share below 1, got {float(dropout_p)}")
     if dropout_p > 0 or seed is not None:
         seed = arguments.as_int("seed", seed, minimum=0, maximum=2**63 - 1)
     if dropout_p == 0:

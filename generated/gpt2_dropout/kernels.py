@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  44bec1f7e3099bc4
-#   text hash     233ca97fe6970a15
+#   content hash  d429aea2fa7140e1
+#   text hash     410b1425156d7e21
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

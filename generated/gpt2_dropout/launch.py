@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  fb3f0401f88fba45
-#   text hash     704a5caadc3170e7
+#   content hash  6f17b809564554ea
+#   text hash     410e86b293f0d0a2
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

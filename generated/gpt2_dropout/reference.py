@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a71fca00217a1397
-#   text hash     5a7b47dc8f1a9df7
+#   content hash  3f1db0cb911d889b
+#   text hash     93377765a14f1b5d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

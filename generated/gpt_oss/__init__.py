@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a1a21489ad5df123
-#   text hash     8b2e4e0dd5f5051d
+#   content hash  1d726a284528d8b9
+#   text hash     aa439e73245b199c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

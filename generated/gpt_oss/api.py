@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  010beab869b40523
-#   text hash     3e8c3f91c2574d29
+#   content hash  a3a962247fdff2fa
+#   text hash     2bac66ece7e1830b
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

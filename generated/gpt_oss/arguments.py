@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/arguments.py.jinja
-#   content hash  3c3ab4736c351b2d
-#   text hash     ba4fde89acb03281
+#   content hash  0d0837b27fe0695d
+#   text hash     98733be0fe1d96b8
 #   render with   attnforge render SPEC
 """What calls give, checked: each error names the argument, what was expected and what came.
 
@@ -287,6 +287,7 @@ def _check_limits(name, x, minimum, maximum):
 
 def _shown(x):
     """A number as messages show it: of no more digits than somebody would read."""
+    x = float(x) if isinstance(x, (float, torch.SymFloat)) else int(x)  # texts take no number that is traced
     return f"one of {x.bit_length()} bits" if isinstance(x, int) and x.bit_length() > 64 else x
 
 

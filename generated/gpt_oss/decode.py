@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2c170f7121fbf710
-#   text hash     ffb9e7d322df65ec
+#   content hash  cfed4eb94a2a81cc
+#   text hash     6b0663f7d64c9e29
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

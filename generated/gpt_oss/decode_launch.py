@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4e3f4b6631f71433
-#   text hash     0d82344aaa981eca
+#   content hash  743499ab22ec3c4d
+#   text hash     4aac16e292c112f9
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

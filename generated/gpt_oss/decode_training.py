@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2aa4cb53f378dbd2
-#   text hash     7fb63210fafb9034
+#   content hash  a82b30c6b06c610b
+#   text hash     753256fd4fc3de22
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

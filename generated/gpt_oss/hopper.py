@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  af3b2451c03b6cac
-#   text hash     557fb3cda3e43479
+#   content hash  dcb670e54a88af0a
+#   text hash     0f460de7c8c129f9
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5a6c864b2dd3a0e2
-#   text hash     a4674eabd8ba0b00
+#   content hash  dbd1d4688b0dc1df
+#   text hash     1d17767f16979edd
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  002036195c39d029
-#   text hash     030a8d275dad61f5
+#   content hash  3716c6b06508242d
+#   text hash     c07a1f4ee263b6b8
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3ad1b8ba255997a9
-#   text hash     c8efe05ede9cb519
+#   content hash  c9140b1f72f892bf
+#   text hash     2f35ec8213fb367c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

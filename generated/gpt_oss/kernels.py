@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  10f5eef47e5f93f6
-#   text hash     9cce325d95f3f465
+#   content hash  e8b5b8035bbd557a
+#   text hash     de67e73c66f654bf
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

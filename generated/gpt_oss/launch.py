@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7a1a867e0bd8bc43
-#   text hash     86e04f5cbec2c00c
+#   content hash  40ea74747d6bbeb9
+#   text hash     5f9c37f767ec98cf
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

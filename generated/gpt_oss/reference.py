@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  097b0a909858a51e
-#   text hash     8f08b09050cb6f58
+#   content hash  52d2f099a73ac7cc
+#   text hash     a55f94785aba03cb
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1664b9dafb83d325
-#   text hash     9dcc0321431bf303
+#   content hash  275d5b2e7cef410c
+#   text hash     6635da3d0a944209
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  fe9ad583ec881f02
-#   text hash     709abc9fb4a5ce11
+#   content hash  d24c120ecf42a3c0
+#   text hash     4e6ade0bec959434
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  0855fb5b9f1c6349
-#   text hash     6eba3f3e59d08eca
+#   content hash  c7f5e5662abf93b1
+#   text hash     ffabe59b819692fb
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

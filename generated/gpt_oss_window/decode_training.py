@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  703a2b9e34f86d2f
-#   text hash     0d3258a991440884
+#   content hash  7fbfea8452def7e1
+#   text hash     df236715d0e77dff
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a9df7ec0252d6d1b
-#   text hash     be431da31fad8c4f
+#   content hash  4472995696c25ccc
+#   text hash     d7ca9661b78728f7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b7e3ffd4720f8bba
-#   text hash     4b13a9267422d928
+#   content hash  f2858f4738ed8d88
+#   text hash     7751381819785a54
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

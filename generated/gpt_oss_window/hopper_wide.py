@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d8dca6bb113c289a
-#   text hash     5b1dd5e2e593348e
+#   content hash  96a92fd17514d316
+#   text hash     27f4ff7c42b4c8c5
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

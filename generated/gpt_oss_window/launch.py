@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e8b3596a07cab759
-#   text hash     1feddcd9d1cad26e
+#   content hash  f55aefa7c3165462
+#   text hash     05885bae59579f24
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

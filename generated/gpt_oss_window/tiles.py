@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d9d76e6bcf6904ec
-#   text hash     3b6f1ddfa4fa0144
+#   content hash  3afaa299628c72d0
+#   text hash     fc41abe70f943322
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  bd8836f949009f02
-#   text hash     12027618b1409abb
+#   content hash  44660ccf5efaf9f1
+#   text hash     230a8d2f1e9bfca1
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

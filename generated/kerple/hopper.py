@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4c6397184838d0be
-#   text hash     01ae9f5faaffc330
+#   content hash  59210a2e1de72025
+#   text hash     e1a1b42b8f34dab2
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

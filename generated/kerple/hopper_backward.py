@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  70c19410bebb091f
-#   text hash     6b39d948b12607bc
+#   content hash  7d9b73de52ee5c19
+#   text hash     173d2821c2c1c8f1
 #   render with   attnforge render specs/kerple.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c394864456524852
-#   text hash     38a6c84dc1dc4281
+#   content hash  3ebebceddab7320e
+#   text hash     146e580a539931c0
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

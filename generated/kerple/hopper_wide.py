@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3b3a5f9e250aff07
-#   text hash     bb22db3356f43a8e
+#   content hash  f604a0441d112f58
+#   text hash     b315c3367a6ac9a7
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  07a040723b605835
-#   text hash     8a1d5d4ac6b8689d
+#   content hash  bbbdf1668214a975
+#   text hash     60e8444ef07e726b
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  adcdbb6498ce6a57
-#   text hash     647e959caac6f4bc
+#   content hash  e084f19d6bc5190e
+#   text hash     2b828cdd5621066d
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b2e9c6466c4134e6
-#   text hash     acea8e8838505681
+#   content hash  1310bd7ccdaed580
+#   text hash     876234865fce080f
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  dab123d2ed999dee
-#   text hash     e59d7e7da04726c8
+#   content hash  990d22a2948a294c
+#   text hash     bb5dd89aa3ba1dfa
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  09811eb725689bb5
-#   text hash     871fd7674b6b810d
+#   content hash  02324d67bced4317
+#   text hash     43a5cdf40dd82318
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

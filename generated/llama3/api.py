@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f9126ecbc5c02983
-#   text hash     c0f679d0a771e5dc
+#   content hash  6afb86ffbee4af99
+#   text hash     a71ce3a919804939
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

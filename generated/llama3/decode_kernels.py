@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e015c9589f88ce3b
-#   text hash     c8f79c43c9975adf
+#   content hash  1310851cee267063
+#   text hash     4e3f5bf0f4c26c96
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

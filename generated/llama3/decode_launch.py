@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b03f944f407cd381
-#   text hash     29a65f0a9ec4e7c4
+#   content hash  6294fcb7740ded79
+#   text hash     69baa44f8fb8fb04
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2fe88eeaa8547df7
-#   text hash     f25bf9979f278400
+#   content hash  1d3eb582b5dc9ef5
+#   text hash     cecb409f449dbc21
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c5a3d2f67f35a5ba
-#   text hash     c421984324fb620a
+#   content hash  82098f673238df85
+#   text hash     9986d5ddfc958ab4
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

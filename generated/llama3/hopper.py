@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ebb4cdeeb66d8a89
-#   text hash     3f235266307bf862
+#   content hash  49650e5bde85966a
+#   text hash     a7eb2bb1d4b28c4a
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1eb3b923aa6fd388
-#   text hash     3e871cd6d22a3d0c
+#   content hash  b34c5f2c3d580579
+#   text hash     f1291c3f223d2800
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ca15cdc806e7d32b
-#   text hash     e10312bdf2e065f9
+#   content hash  8f5ba128684d5dd1
+#   text hash     d5197bf0f44d64da
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  67ebf327b0da6707
-#   text hash     0df2f21bd092eea9
+#   content hash  bdb126ec4faba15f
+#   text hash     41e2025614550593
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

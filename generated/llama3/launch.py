@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9efdda06350b2f37
-#   text hash     442b0465fc48ddb0
+#   content hash  4ae1586bfcd11f51
+#   text hash     fcceac2e9599595f
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d0b2be1a321c7dd4
-#   text hash     3041681bd975f3df
+#   content hash  49dae262ebaa6958
+#   text hash     4276c906f6495806
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ebd76df0d4d162be
-#   text hash     8f4512fae4d251f6
+#   content hash  225bc3f4fe49b2ad
+#   text hash     a37c779bbae75b36
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  34f1145962595a43
-#   text hash     1f305e776a2c94a3
+#   content hash  2a97145557a9acae
+#   text hash     ccccddde35be1903
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

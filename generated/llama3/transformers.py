@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  617de00ea6c8800d
-#   text hash     e5f4c91183fec0d2
+#   content hash  00b1a993c0df1116
+#   text hash     88471ffbc1a8ea57
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f92f227e68196f99
-#   text hash     cff95403c038f7f8
+#   content hash  42c32f3123a9e9a5
+#   text hash     6f5761529b493d6c
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

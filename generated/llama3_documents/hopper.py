@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a6c7751426bbe6b7
-#   text hash     6fe689b302dd5cfb
+#   content hash  77475d916a1ad93a
+#   text hash     c23ce04706393990
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ee7f49efeb687703
-#   text hash     806bd15c38b0e779
+#   content hash  0723573d800741fd
+#   text hash     cb124edaca0c2fb7
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a2ae90de534d90fc
-#   text hash     473cd3b61883cfd6
+#   content hash  65031ce776cc97b3
+#   text hash     ee90f180b576050e
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f359ff8a2e10ff98
-#   text hash     51b6d2da35b3bb1d
+#   content hash  ccb270389c7da3ab
+#   text hash     8824c696948be06f
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  66b56ce221d9a7df
-#   text hash     d9a0a236d873ea6e
+#   content hash  36ef0b22b5b79de7
+#   text hash     4672ca1164e8f42f
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  fd76973f4dc9def8
-#   text hash     9a8b4bf93766b14c
+#   content hash  575c82cdbb917dde
+#   text hash     0b47600525ff9198
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  95c1dbdeae526b4c
-#   text hash     c4678fc08793bc85
+#   content hash  3cc62563356e8703
+#   text hash     5a56d4c0bd9f1418
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b172616ab8c9d913
-#   text hash     1e4248f4810bc19e
+#   content hash  5ba3c5a5f104dd64
+#   text hash     27b3d1320a9ca403
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  65073f2f2d94f7e3
-#   text hash     25a3dc7f63f53923
+#   content hash  4159996413990227
+#   text hash     1b8e6646428abaf8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  55249d1bd03d6d6c
-#   text hash     6929532351c4de96
+#   content hash  d303960f6c67dc74
+#   text hash     623dade3258596fd
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  80e2fb4a5cc9110f
-#   text hash     118241371b2ffb86
+#   content hash  4de7f38a5c54961d
+#   text hash     f306152cd7a4eaa1
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  98577e45697e56ad
-#   text hash     c85d3cb977d924a0
+#   content hash  a85bdd1b31ef50eb
+#   text hash     4b418fce88ce2aa3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

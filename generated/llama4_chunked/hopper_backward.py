@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b7115d37d638970c
-#   text hash     b98bc756ccdd1aa8
+#   content hash  87607e3610c4a101
+#   text hash     9b5459b4a29431d2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  fb9e0e2fddc5d0aa
-#   text hash     9d75fd53a20be035
+#   content hash  9a213120e26a273c
+#   text hash     3a5c509e3660584b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

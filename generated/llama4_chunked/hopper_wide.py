@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a86b5c802def86c1
-#   text hash     a244f048d1838004
+#   content hash  d226b70b70bf1463
+#   text hash     5d7fe0dc38c7e112
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  eff3c101aafaa6ca
-#   text hash     48898d68dd60c551
+#   content hash  45719383ab19c658
+#   text hash     89f6de201ab60a27
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f8733cc678b0f2df
-#   text hash     80d3a54d4864d70c
+#   content hash  c6e4088ebdfd1336
+#   text hash     ce324e2722df0ba7
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ac17840379c0813a
-#   text hash     92890032feb40fa8
+#   content hash  2bf89832c8331c00
+#   text hash     4e0d884dcd041a23
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6d613e6476ad1b65
-#   text hash     64cf5b1b5566a829
+#   content hash  fe1c27c6aea11e3c
+#   text hash     2a948835be0333e6
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

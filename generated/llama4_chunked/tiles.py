@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  dc238874ec1d79ff
-#   text hash     df9080e551aa3c2f
+#   content hash  62a2fa8bc7183c3c
+#   text hash     ac033f1ab628513b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

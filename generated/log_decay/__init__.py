@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  3f55c5c2ef6c76ca
-#   text hash     fdff5bc4de9f8484
+#   content hash  96d046cd47885308
+#   text hash     e8728308ffc77d36
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

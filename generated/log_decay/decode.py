@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7e5afcb3bdde241c
-#   text hash     ead89cdd0eaec2e6
+#   content hash  3502d2b57630305e
+#   text hash     24c200076c7327f2
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2037e839b5d0107d
-#   text hash     45602f7e72f9187d
+#   content hash  b2b68da67f1ff314
+#   text hash     ba8463000a3333e9
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

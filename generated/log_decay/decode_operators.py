@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  cd386aa5a9eb3c72
-#   text hash     d01f4f741174214d
+#   content hash  cc6db326a46d7f6d
+#   text hash     0d9427ae7a292443
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  74bd8536cf815cb3
-#   text hash     aee37c3e55d17453
+#   content hash  b8da58d83592b29c
+#   text hash     2ae7ce7c1a7f488c
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1cc4139f30e48d09
-#   text hash     9f800bfc3333a236
+#   content hash  52dc7ffb2c25ef09
+#   text hash     edbdf9ec67a97267
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  dc2738841d8aea0e
-#   text hash     96f9cf8c09250f85
+#   content hash  4a9263b90f459dc8
+#   text hash     75475420b4606c67
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

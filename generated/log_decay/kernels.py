@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  10ecd248ed3c7b93
-#   text hash     b154b05853619cc0
+#   content hash  dfde7ba2cf6ad9df
+#   text hash     dbf288244e59dc0a
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f7f9053432b4870e
-#   text hash     88c5bae1961cffa4
+#   content hash  36c8325344563d63
+#   text hash     5e60ca89225b511f
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d20275f1d3a76e54
-#   text hash     39276af642074230
+#   content hash  7250a48927f9b2db
+#   text hash     b0b82bdc3d609251
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -82,6 +82,8 @@ class Attention(torch.nn.Module):
         k_lens, k_starts: int32 (B,), optional; entry b has the tokens of rows k_starts[b] to k_lens[b], without the last one
         cache: of `new_cache`, optional; x are tokens that follow those in it
         """
+        if x.dim() != 3:
+            raise ValueError(f"x: expected shape (B, T, hidden_size), got {tuple(x.shape)}")
         terms = {
             "log_decay": torch.nn.functional.logsigmoid(self.log_decay_proj(x).float()),
         }
@@ -106,6 +108,8 @@ class Attention(torch.nn.Module):
         """An empty cache with room for `size` tokens of each of `batch` sequences."""
         if dtype not in (None, *arguments.FLOATS):
             raise TypeError(f"dtype: expected float16, bfloat16 or float32, got {arguments.plain(dtype)}")
+        batch = arguments.as_int("batch", batch, minimum=0)
+        size = arguments.as_int("size", size, minimum=0)
         weight, heads = self.k_proj.weight, self.num_kv_heads
         if dtype is None:
             dtype = arguments.cast(weight.new_empty(0))[0].dtype  # what projections give

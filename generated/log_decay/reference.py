@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  582a0b735d5a5d4b
-#   text hash     c27433c2e6f4aeb4
+#   content hash  03996df8ad134ae2
+#   text hash     c5af44ba00af2f58
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

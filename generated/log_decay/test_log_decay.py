@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  50a596f0767d5329
-#   text hash     b00aec4f10d161ea
+#   content hash  cd84410b660411b9
+#   text hash     bfa8c6180bd31e59
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

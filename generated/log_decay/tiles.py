@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  313d14428b3ddebc
-#   text hash     34d0a1d2dc686d73
+#   content hash  9ca08b6984ddce39
+#   text hash     0ba9bcbc4a5aeec1
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e9ba2af037ca2f1e
-#   text hash     64504280fff16b67
+#   content hash  8f5c247493fa8a97
+#   text hash     4c3b79947fdc1e86
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

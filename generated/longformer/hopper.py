@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  cc0f3f6720b6e53d
-#   text hash     375a6ca54d360fdc
+#   content hash  c89e470844c630b8
+#   text hash     a9951e39980ecbc8
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

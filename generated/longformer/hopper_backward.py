@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  faddb41bc265c81a
-#   text hash     248fd59e98d34c0a
+#   content hash  706b5a8188a61c7b
+#   text hash     35d5f0ef630db61e
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b9a327f79cf24a1b
-#   text hash     70bb47fa07f5f0e3
+#   content hash  1c5573530be7c3fc
+#   text hash     78271c07e9b6f33c
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

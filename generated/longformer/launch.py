@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  ebefe802f541dfa4
-#   text hash     a8cd2ac664db7220
+#   content hash  e287d030ba0af526
+#   text hash     6e1b6c3edac359eb
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

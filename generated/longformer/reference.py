@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a04151a07cd32ba1
-#   text hash     9bfe8bfd9f0d916c
+#   content hash  383ece62cba10522
+#   text hash     b1a9923131f6961c
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

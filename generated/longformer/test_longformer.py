@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a2775322ca26fc00
-#   text hash     1bd35b68d9b38792
+#   content hash  766ae1e5c2c09f08
+#   text hash     a1b4e4767a67d5a9
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  0154bdc9da82e28f
-#   text hash     e7b7eb735d8a319f
+#   content hash  708f8db64d0794e5
+#   text hash     5a1210d1db831297
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

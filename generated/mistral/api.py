@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f013ec099f81625a
-#   text hash     d5eacaeee5ee08c9
+#   content hash  aab522f28eb7758a
+#   text hash     d54de03e42d93826
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  04b0abdb31e2537f
-#   text hash     240ee04908a33b33
+#   content hash  3a035fa79f46beaa
+#   text hash     54a6f4567386ed27
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  2c092c1accc78850
-#   text hash     1d2106247d317381
+#   content hash  ee6951d5b02b44e3
+#   text hash     99bc4e9ec5b1c9c9
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  184ba06c417d5806
-#   text hash     77db4dafed9084c4
+#   content hash  e3d1ebf478ceff70
+#   text hash     591295d81bd6fefd
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

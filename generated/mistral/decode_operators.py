@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8df54eaf52ac4595
-#   text hash     d85b25b1778cb7c7
+#   content hash  901619c03e5646a5
+#   text hash     89459210b25c792f
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

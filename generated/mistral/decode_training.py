@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3110f316ff318711
-#   text hash     7a8650ed7f8233a4
+#   content hash  34daa43f77c84629
+#   text hash     0e11e0e197e373fc
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

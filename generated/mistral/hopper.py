@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  069da288da6ff94e
-#   text hash     823d8f5ee5748ebb
+#   content hash  f2ea5df6021c7734
+#   text hash     16e0a340e1130c5f
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

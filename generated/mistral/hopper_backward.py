@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e9c5b32d78e8a2f4
-#   text hash     ff116301b1af66de
+#   content hash  9529336d842e4538
+#   text hash     d7cd4375650dc08b
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

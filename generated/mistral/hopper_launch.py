@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  01eabbd662091b9c
-#   text hash     8550b37db7b28e0f
+#   content hash  b59a23b1ec7815ad
+#   text hash     72116070dd878fc3
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8ba3068acf5ee02a
-#   text hash     369bdb4c956c3da4
+#   content hash  6118f4facfaf8b3d
+#   text hash     f064352a596fbead
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6b887b2da6e21e17
-#   text hash     c93b2e1de2b54da7
+#   content hash  85dddab3ee0903e2
+#   text hash     1bd03502b9e485e2
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

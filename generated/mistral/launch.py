@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  85b303ed770fe3b4
-#   text hash     fac12504eb43f355
+#   content hash  e906d1d6b7f2de3c
+#   text hash     5bc37e2fa72cb895
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

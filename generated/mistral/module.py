@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6419343532e24626
-#   text hash     8bac6d437bd415a3
+#   content hash  5ed82cfcca322e01
+#   text hash     0e7450b4cdd28c6d
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -65,6 +65,8 @@ class Attention(torch.nn.Module):
             raise ValueError(f"head_dim: expected an even number, as components turn in pairs, got {head_dim}")
         if not rope_theta > 0:
             raise ValueError(f"rope_theta: expected more than 0, got {rope_theta}")
+        if max_positions < 0:
+            raise ValueError(f"max_positions: expected at least 0, got {max_positions}")
         self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
         self.head_dim, self.v_head_dim, self.scale = head_dim, v_head_dim, scale
         made = {"device": device, "dtype": dtype}
@@ -97,6 +99,8 @@ class Attention(torch.nn.Module):
         k_lens, k_starts: int32 (B,), optional; entry b has the tokens of rows k_starts[b] to k_lens[b], without the last one
         cache: of `new_cache`, optional; x are tokens that follow those in it
         """
+        if x.dim() != 3:
+            raise ValueError(f"x: expected shape (B, T, hidden_size), got {tuple(x.shape)}")
         cos, sin = self._tables(x.shape[1] if cache is None else cache.size, x.device) if tables is None else tables
         terms = {
             "cos": cos,
@@ -150,6 +154,8 @@ class Attention(torch.nn.Module):
         """An empty cache with room for `size` tokens of each of `batch` sequences."""
         if dtype not in (None, *arguments.FLOATS):
             raise TypeError(f"dtype: expected float16, bfloat16 or float32, got {arguments.plain(dtype)}")
+        batch = arguments.as_int("batch", batch, minimum=0)
+        size = arguments.as_int("size", size, minimum=0)
         weight, heads = self.k_proj.weight, self.num_kv_heads
         if dtype is None:
             dtype = arguments.cast(weight.new_empty(0))[0].dtype  # what projections give

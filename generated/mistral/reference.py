@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6ae46db79f98d53e
-#   text hash     e122de3a92e4979f
+#   content hash  002a839e7ddfe5cc
+#   text hash     625a389979f981b8
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  351f3cc420f963a0
-#   text hash     a60051ee33d50a40
+#   content hash  54d1844e009b121b
+#   text hash     c363d2e970fd626e
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

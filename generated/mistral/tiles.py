@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b8cdf0696d50d0f7
-#   text hash     faaa135d1875e733
+#   content hash  370971786ac75ac8
+#   text hash     ef0cadb34b19d701
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  88af8e012990d4bf
-#   text hash     7dae8190ce40d694
+#   content hash  57292246dc73edd0
+#   text hash     b9e4e08f45e483c4
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  02742f62a1cc3986
-#   text hash     98a52d9248ebe3a4
+#   content hash  3f24c80d689f186a
+#   text hash     7c42dda0b332bc66
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  bd1e7facab8ece23
-#   text hash     7cf1746a1429f7c8
+#   content hash  d0ffd3aeb9167595
+#   text hash     44fb5895e3bf7f5f
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

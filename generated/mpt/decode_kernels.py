@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fab5eb341fd3a089
-#   text hash     89060dac53567739
+#   content hash  89b48d7ebaa648e8
+#   text hash     5ad4a35f43cdb2d7
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d457d1967507ae47
-#   text hash     db4524bba8b8c97e
+#   content hash  fdb18103b96cc2f7
+#   text hash     ce4182dba811ff7b
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

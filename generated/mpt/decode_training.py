@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  1dfdcba6535707ae
-#   text hash     8cd3a0cecce84097
+#   content hash  87ec16396698a912
+#   text hash     3a86a2b52c5d1d44
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4e21aa0b60d119d0
-#   text hash     7cde27007dd230e3
+#   content hash  c2d70ecb168309ad
+#   text hash     9ad82879fcad0e0d
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

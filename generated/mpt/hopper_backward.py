@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  283b2ca94e747762
-#   text hash     bbb4778bd54fdb56
+#   content hash  acd266ba16992e4a
+#   text hash     b6f55bf61fd3f8ff
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  32a37904a22daabb
-#   text hash     9654e518d2c13f07
+#   content hash  76b8b2d2c18c4b89
+#   text hash     dde8282692d2bee9
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

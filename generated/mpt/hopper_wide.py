@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  963846dd75b2182b
-#   text hash     399c8c8da8cdeebe
+#   content hash  db08e3f04377c714
+#   text hash     a1cf34b10a880b9b
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

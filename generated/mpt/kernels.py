@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ca3fe0e1c835ebfa
-#   text hash     d697ba37422fb63e
+#   content hash  5e5623373e0b260c
+#   text hash     fdf83161030765be
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

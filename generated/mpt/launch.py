@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  493b82b122680369
-#   text hash     80bdf15088af516d
+#   content hash  ef88d14753b89aba
+#   text hash     ad33bb1de8add4b7
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

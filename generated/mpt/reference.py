@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  94ba3608dbbefe6c
-#   text hash     15370b6fef996432
+#   content hash  9bba05924cdab988
+#   text hash     094cf51979444c01
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

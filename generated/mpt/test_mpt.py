@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b0f3e86f971c7aa3
-#   text hash     34258966bcd795d4
+#   content hash  0ec2a4c68fa6653b
+#   text hash     c29d99ce5063e106
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  22bfbd7e512cccf5
-#   text hash     b72ea1dedbbde8ef
+#   content hash  ef237ea81085be71
+#   text hash     2602f48967dd1a26
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

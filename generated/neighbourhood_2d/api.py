@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  b53efdd271b52831
-#   text hash     7be113c7b9ed81cd
+#   content hash  e5a5c97fe365b614
+#   text hash     c02d8a0dd73927b7
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

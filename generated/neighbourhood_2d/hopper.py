@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  10deec73b0e6d945
-#   text hash     c4e1506c2eb54ac9
+#   content hash  ac75b8f072cc5f71
+#   text hash     9bf22429716afeda
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3d9274d50ee6e614
-#   text hash     ac344b429f7949fc
+#   content hash  5a69e5ad696748fe
+#   text hash     4a74d8c68234f4bc
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

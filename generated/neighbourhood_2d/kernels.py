@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  eb68dc567ae4189a
-#   text hash     8ea9e899e2bb5477
+#   content hash  110ac554a7c439e3
+#   text hash     8f9987ef4cbb5887
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3f4e9a5e421db66b
-#   text hash     9a325467e966d946
+#   content hash  a52e0d2fd4a9a7de
+#   text hash     848af4b406af9ac1
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  875b3941d0729bec
-#   text hash     3f2a78255dc54ab2
+#   content hash  65299aa287c6e9e8
+#   text hash     354ea777728771d5
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

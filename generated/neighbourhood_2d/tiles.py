@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e45996fc49576b48
-#   text hash     013f43c1b0849842
+#   content hash  8b21c9650e7dfd0f
+#   text hash     220a9a9b1487e2c3
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  acc673bbb4068c3a
-#   text hash     0cb2db07490275dd
+#   content hash  f822907727dab825
+#   text hash     53bffd3e290b0c75
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

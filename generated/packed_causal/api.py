@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f0ae29ecd1bed36f
-#   text hash     a850d97cd2ed31f2
+#   content hash  2be885588a978d7a
+#   text hash     2b2e88ea29fed739
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

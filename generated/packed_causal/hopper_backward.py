@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  085580fe45da2f0a
-#   text hash     aef6f227ee8f543a
+#   content hash  23c3b2b52f8d24a2
+#   text hash     bf05db2b9520c4aa
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

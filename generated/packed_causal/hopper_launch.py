@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7ec07606ef32d058
-#   text hash     6c4de0bd754d22ef
+#   content hash  47b3d60edc182914
+#   text hash     0cb1bd1102d79289
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  32b96c6489469639
-#   text hash     a67e07fa6c95492d
+#   content hash  4e3b249b345c7f20
+#   text hash     a97eaf60e10b21d3
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

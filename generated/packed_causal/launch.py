@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  35fe1f74ba3252cf
-#   text hash     7af458da4e94993c
+#   content hash  6d92b168b904ab2a
+#   text hash     500958e785ccba9b
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

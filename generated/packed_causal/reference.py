@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  069a1be65f9b2fe0
-#   text hash     72025f8393c116da
+#   content hash  c2c6b3185100b36b
+#   text hash     1a0cfbc1f96dac2d
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7271107488e00136
-#   text hash     722e0d9093ae2d12
+#   content hash  d81a4743c45b2035
+#   text hash     e78fc1fd8157c1a2
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

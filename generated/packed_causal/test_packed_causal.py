@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  aa933b3fd751de3d
-#   text hash     501d9d5d98234d69
+#   content hash  39ff28f5bef2b284
+#   text hash     283489b8eabeff31
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

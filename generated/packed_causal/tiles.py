@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  b2feda21c4495a4d
-#   text hash     180622e8b594f6cf
+#   content hash  4dfe51f3fdfb4c65
+#   text hash     972252968b3e1356
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

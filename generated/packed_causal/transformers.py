@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  66650f532f6cc7a2
-#   text hash     f4b0ffcb19e5a324
+#   content hash  fd110de5b8edc1db
+#   text hash     851fe1edcf7e849f
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8ca781eee44be208
-#   text hash     53a8065beca5e6f2
+#   content hash  d65f6f67de778cbf
+#   text hash     80fee2d98c28cb59
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

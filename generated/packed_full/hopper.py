@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  72fb8dadeb678a8b
-#   text hash     91f3d519f2082f03
+#   content hash  9eccccf90f9a7c29
+#   text hash     ce0915dba8116ebb
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

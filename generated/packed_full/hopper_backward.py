@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ffa15a1c2b3af576
-#   text hash     7cb48bd0fb302350
+#   content hash  b96416658226a935
+#   text hash     68641d87be5cdb9a
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6ad34495665f1cee
-#   text hash     11c6006fe8520d2e
+#   content hash  f099495368e63c3a
+#   text hash     5be43412ea398f22
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  185a8267ea440bb7
-#   text hash     64075742fd2cfce6
+#   content hash  010cbe901dee609c
+#   text hash     cdcd3ae26e53dfd9
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  119902282ceee7b5
-#   text hash     e7144450eec9e19b
+#   content hash  6661c7b32e7e26a2
+#   text hash     4826647fd69c44ff
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

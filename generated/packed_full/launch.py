@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6496d9cb9cd703d5
-#   text hash     113255a28c9d526f
+#   content hash  326469e0af1e2a85
+#   text hash     b0532c79231d3b62
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

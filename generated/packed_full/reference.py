@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7f222ffb3ab28182
-#   text hash     7f53db4b2e457a34
+#   content hash  e1156e23f4fd4822
+#   text hash     1e7bce22c1f73201
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1a88899eeec0038c
-#   text hash     02c19cc7b184ab40
+#   content hash  fcc16b5716d8af91
+#   text hash     7403ee7efed3ee72
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

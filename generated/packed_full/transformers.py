@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1eceb65f6619bcea
-#   text hash     8457cac683bf5327
+#   content hash  d61ba91b4d3a815d
+#   text hash     71e918fb11406908
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

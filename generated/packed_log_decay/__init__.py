@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  96ace46ad0b6c8fa
-#   text hash     07ac47d65f368b18
+#   content hash  ea6472fc0bb3d8f8
+#   text hash     b7a274c886faf19c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

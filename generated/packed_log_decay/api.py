@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1805b0d2e3709de3
-#   text hash     18a1bd8c6c5594b3
+#   content hash  b2c2565e5d1f0aa8
+#   text hash     d92c5dcd7ce05b27
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

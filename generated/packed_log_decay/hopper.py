@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  fb496744c38e64f6
-#   text hash     19c9014ce53e9169
+#   content hash  df90f9e2ee5296bb
+#   text hash     e7b7ba3c013ad197
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

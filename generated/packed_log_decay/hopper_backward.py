@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b34d899874ba8989
-#   text hash     eda896bfc9a6bceb
+#   content hash  f35ff62a98fa5684
+#   text hash     943c1f11734d8c30
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  df1bab72d1601496
-#   text hash     4794b9f33f1ff976
+#   content hash  4125c5a63abb7963
+#   text hash     2bb1bdd389376d5a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  04ac36468369e0de
-#   text hash     950c44f0dc346dd0
+#   content hash  05e2dd7e4d2f2601
+#   text hash     1cf6c8b11c8fe0e3
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  54ca27c798b2ce18
-#   text hash     36452773ecc18574
+#   content hash  a4e0b37c233d441a
+#   text hash     7ed53efdac480ca1
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

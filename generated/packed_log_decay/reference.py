@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b11b9aac97930e77
-#   text hash     45ee340436cdf7d5
+#   content hash  dbcdc88d15568ed6
+#   text hash     ff8a4d1705ef14b5
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

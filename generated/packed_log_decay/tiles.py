@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  88942faf1683f2fc
-#   text hash     9ba920f27665c0b0
+#   content hash  24ab5b9bf51c887a
+#   text hash     15d2e7437a2be539
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  85b9f4a002b342e7
-#   text hash     37e83e38e60a261c
+#   content hash  9dfeb631e0dd7f4e
+#   text hash     5cce432b64de6466
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  846952a956fd807f
-#   text hash     834494ab1f9c2480
+#   content hash  b23ca82c836e7ccd
+#   text hash     f5cab468c410902d
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

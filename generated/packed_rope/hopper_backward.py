@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f408c55e21fc7468
-#   text hash     e3435e73e8da7d04
+#   content hash  626bd7cbba264c80
+#   text hash     0e34245982d4263e
 #   render with   attnforge render specs/packed_rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

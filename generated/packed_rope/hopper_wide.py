@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  eda49b3158f04379
-#   text hash     011a0b6d3e8f7480
+#   content hash  7422723ca1e9f231
+#   text hash     a0497083120573c0
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

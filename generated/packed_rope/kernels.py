@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  000a33c983c17d6f
-#   text hash     13078cf6bfafed40
+#   content hash  0ff2c903f6cd7d60
+#   text hash     490b0498f863356d
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  7f91f0f92331ab42
-#   text hash     e1f91ff27c1680fa
+#   content hash  a362422244c961af
+#   text hash     b3d496ed86400268
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  cd98dd8030fead08
-#   text hash     5b32c9d220dafceb
+#   content hash  4972ffa3c4393f1b
+#   text hash     a014e96313c51a61
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -63,6 +63,8 @@ class Attention(torch.nn.Module):
             raise ValueError(f"head_dim: expected an even number, as components turn in pairs, got {head_dim}")
         if not rope_theta > 0:
             raise ValueError(f"rope_theta: expected more than 0, got {rope_theta}")
+        if max_positions < 0:
+            raise ValueError(f"max_positions: expected at least 0, got {max_positions}")
         self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
         self.head_dim, self.v_head_dim, self.scale = head_dim, v_head_dim, scale
         made = {"device": device, "dtype": dtype}
@@ -93,6 +95,8 @@ class Attention(torch.nn.Module):
         positions: int (N,), rows of the tables, where they are not counted from 0
         tables: (cos, sin) in place of the layer's own, such as `angles` of a model's first layer gives
         """
+        if x.dim() != 2:
+            raise ValueError(f"x: expected shape (N, hidden_size), got {tuple(x.shape)}")
         cos, sin = self._tables(max_seqlen, x.device) if tables is None else tables
         terms = {
             "cos": cos,

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  604942beb83e7726
-#   text hash     4e792881eb68c2e6
+#   content hash  075c91b81983ab78
+#   text hash     abf90eea2e264896
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5adc717eec8fcbb3
-#   text hash     71e6baae8b7fdc1c
+#   content hash  3e9ca3581366aa29
+#   text hash     76c8d4a5c3f5d14d
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  c460c516bd452a90
-#   text hash     440c1fb5361c2995
+#   content hash  08fc523bfffc4108
+#   text hash     d0e59514397f1a29
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

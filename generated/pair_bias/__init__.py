@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  35461d8c02e0f82b
-#   text hash     02d27f7b039bd25c
+#   content hash  1245d0f9fa15733a
+#   text hash     d29c7d02fe982076
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7d2b49f09d8375db
-#   text hash     9940ef8e141133d2
+#   content hash  7410dee5b78b18f0
+#   text hash     1bdddcbcfc374319
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  b7f73558a4c99be2
-#   text hash     3f774a4a05edbd66
+#   content hash  163edad1d060c996
+#   text hash     b4277d0ad13969f8
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  ce11daf471f9616f
-#   text hash     0afa6ab1a57bc985
+#   content hash  ce4d98b8cb55d658
+#   text hash     9a8d2fcf4ce7e7ab
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  41283d573f24ee94
-#   text hash     244bb2ac63628dc2
+#   content hash  618ad35335b4625a
+#   text hash     d8a1fd386e10e7f7
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  cc4c75374392584d
-#   text hash     87362d817ae4ca9d
+#   content hash  71573ee031baa6a0
+#   text hash     e7b21d17206cfa5a
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  354b650563273207
-#   text hash     1ea4f2a64b89fe7f
+#   content hash  a8775669499e2235
+#   text hash     433c3d99aaf56871
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  28d6a254f88bda27
-#   text hash     722b1f6cbb4fc1d6
+#   content hash  986aae72f839da9a
+#   text hash     4cf766155df503c3
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f055cc15ae4fe9cb
-#   text hash     edd372edce4b6dd3
+#   content hash  6278e7a93cb984c6
+#   text hash     27ada386e671bfdc
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0bd4b608991fa1dd
-#   text hash     77963742c45ac0ea
+#   content hash  4daba7e82b89f4b6
+#   text hash     a57a8a6a175b08df
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

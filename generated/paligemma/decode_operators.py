@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ab8c881f78fa1536
-#   text hash     f5e7c7d939732417
+#   content hash  2671a66d51d455fd
+#   text hash     de572ccc2b6b2d80
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

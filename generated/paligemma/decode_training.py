@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2d2ba8b40bc17f33
-#   text hash     62ef816a75e6edf9
+#   content hash  3ce6a0e1a4270df1
+#   text hash     643407a66b669a98
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  9eef94b0032f4c90
-#   text hash     3536a0acb93252cd
+#   content hash  b421376a5126dabc
+#   text hash     4a57ad8219146384
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

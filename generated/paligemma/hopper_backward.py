@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a3ac5de978018943
-#   text hash     b6368bbd0e51a4fe
+#   content hash  7c1e6d44f0516468
+#   text hash     23f35e9614b401ca
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  315ced7dd05c9450
-#   text hash     d05fbe634c143306
+#   content hash  a30e71667f34cabd
+#   text hash     9862814de4efeb8c
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  191fe2d8fd6bb8c7
-#   text hash     0d9863a23409d95e
+#   content hash  e5ffdad3fa06296a
+#   text hash     b17a5456b917ca45
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a16d7f0653c3046e
-#   text hash     684f9830054cd91b
+#   content hash  71fc24b09e8d38d9
+#   text hash     d4a6119e8b5778f3
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  cd029af15cc6e3a3
-#   text hash     d2183b9d0ff5b2b0
+#   content hash  ad432d94720b50a6
+#   text hash     a2758113756b87fb
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

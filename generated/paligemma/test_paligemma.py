@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a2de5c37c920d7a4
-#   text hash     49a996e1e79eefd7
+#   content hash  5822a312811dafee
+#   text hash     fc5154326d871e67
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

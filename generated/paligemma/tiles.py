@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4bc4d49a578b9aa5
-#   text hash     ee66a6d56917f44b
+#   content hash  e8ea76430d31e4f1
+#   text hash     1ed8d799847ab3e2
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  11746b825a95062e
-#   text hash     ac305d00e2701ada
+#   content hash  427ac1cd1a985875
+#   text hash     f0d9bd10bc8d2cc1
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  33f2bb6e28cd237e
-#   text hash     8e57ea518eec7d01
+#   content hash  c671b11b9c99d138
+#   text hash     9b3d1e14e8fd54bc
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

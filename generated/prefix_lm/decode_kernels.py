@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4bb8a49280da3a51
-#   text hash     fe833274af0b27f5
+#   content hash  561c91d5c9e0d267
+#   text hash     2d13259dc5be40b8
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

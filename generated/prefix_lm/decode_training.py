@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  bb68f0cacf8f939c
-#   text hash     b3696d60f6abf466
+#   content hash  a96e8970471721d2
+#   text hash     e81b9944060ec581
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

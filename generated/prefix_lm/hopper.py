@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d6b1bab751d3cf67
-#   text hash     c80135cc09340744
+#   content hash  7ff8daade912f0f2
+#   text hash     e31c54b665f5abd1
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c91464b06c6d03c2
-#   text hash     2fd0751f3693e613
+#   content hash  a3304014e9e49521
+#   text hash     25513190e2cd2f28
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

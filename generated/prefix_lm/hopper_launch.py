@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d917dcc6a7469a9a
-#   text hash     fbcebb2af994668c
+#   content hash  c65216a48a76ba5e
+#   text hash     57e795067824f993
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

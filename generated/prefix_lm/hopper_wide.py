@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  beb3d019150aa181
-#   text hash     328df9155ca3b009
+#   content hash  b4f66e1210cf6b13
+#   text hash     86b884eda8cb670c
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  80ce07325c042da9
-#   text hash     5f7298ac5e12e2e4
+#   content hash  d4178094009d4348
+#   text hash     c6dc7436077e60a3
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c9262c138191d29d
-#   text hash     5dc38bb92390a366
+#   content hash  e7ae366c3bc2d0d3
+#   text hash     f881f71c2960e11b
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

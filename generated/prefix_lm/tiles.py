@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b96ca9fbb31162be
-#   text hash     77b403ae219635a1
+#   content hash  8e9718d81e17d297
+#   text hash     3e99fc8964b481fa
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

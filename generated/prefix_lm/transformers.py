@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  aeb419b1a487fcc7
-#   text hash     c1b5f76bf8cc4bc6
+#   content hash  e6bf0fd9315d40fe
+#   text hash     746e1230bc89e0bf
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  de6fa6d903b3a1c4
-#   text hash     f5faba11a2c1b25d
+#   content hash  1245ae1a6b3ad7e6
+#   text hash     f1ea8292da1f1dd5
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

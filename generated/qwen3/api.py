@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d5c98802cba51bfa
-#   text hash     b1e8dc34396ff334
+#   content hash  fbb7b33e67daddde
+#   text hash     c53ae2a9a8a72930
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d836057c8f952667
-#   text hash     576287d623e34754
+#   content hash  981ccb90c8b7b067
+#   text hash     a3bf3a6ba9705f78
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

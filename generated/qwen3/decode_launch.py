@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  28a77baaa42ca5ad
-#   text hash     4eb590500b2d2684
+#   content hash  a8f23b8612e0f948
+#   text hash     da1cb7142263ebde
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  9d0df95065bd25de
-#   text hash     f20db804400ba60f
+#   content hash  46a53da1579fed83
+#   text hash     ac0de2b33d41eecf
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  76c70c855ecff4ba
-#   text hash     5a25c79fd4c25173
+#   content hash  37aa25d7e9d19ea0
+#   text hash     7198879dcb44570d
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  79b05bf7698eb5b5
-#   text hash     fe0b062d8ff9a2c9
+#   content hash  0cdf67ed741fd118
+#   text hash     3676fb6dab6e9dfc
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

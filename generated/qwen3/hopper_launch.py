@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a2cf277278d2c7bd
-#   text hash     9001caf8802d3a2b
+#   content hash  1da140dedfc7c578
+#   text hash     21b65c0ee66cf686
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

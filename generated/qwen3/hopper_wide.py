@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  090c0c2eadabf61f
-#   text hash     9bfa6e7e29b15a27
+#   content hash  8225ca66d4fa1c8b
+#   text hash     58237457a76f0155
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  aeec19f204e94345
-#   text hash     1aa56c229563d7ec
+#   content hash  243475f19bf43a64
+#   text hash     5c09d1735a24d4f0
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4f7be72158dc94e8
-#   text hash     a0530f6bb5916722
+#   content hash  4f06b6ec69745466
+#   text hash     f66745bb78302e6b
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

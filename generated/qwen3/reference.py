@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  913d0b11ebd71632
-#   text hash     06b09f65affa4ec0
+#   content hash  3108eca5275d7b57
+#   text hash     7fa94f0a8548f6e4
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  37eaabc6ef060050
-#   text hash     d5c4d377f8e19df7
+#   content hash  f7830edea13c98e6
+#   text hash     fc94067ff3c1d6d0
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

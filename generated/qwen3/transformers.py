@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  90294a0029b15298
-#   text hash     3db054ba9466ea04
+#   content hash  c00ad7f2a9ce5376
+#   text hash     2727a705e69ed842
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  db3b14e6ac57e1a7
-#   text hash     bf69c4e9281d65bb
+#   content hash  fc8c211c02f3c43e
+#   text hash     bd55f1966c5179f4
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

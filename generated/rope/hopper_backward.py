@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0ff077c4f79c5d67
-#   text hash     3b09f50132b1a045
+#   content hash  03ae810240289736
+#   text hash     bee713ce5d5b62df
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  942647ea7c3a976b
-#   text hash     d15c42e0e77d59e8
+#   content hash  41444d2f656717f8
+#   text hash     b529f35723c3d3d3
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  57e2e2334a76134d
-#   text hash     7bf9b106fd9c055e
+#   content hash  94da03d73e900d8a
+#   text hash     6453e0317375cf07
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

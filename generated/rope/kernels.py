@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4eb019ff14a2ca53
-#   text hash     73f0f7dd1127206b
+#   content hash  18fc38b9fddc0fa8
+#   text hash     22dbbe7d6062df54
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  3416e8c2870a4ad1
-#   text hash     13b39d039582f00b
+#   content hash  cf824660c46d0af7
+#   text hash     c6ce244a100d0984
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

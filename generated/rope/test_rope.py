@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  dfaa051740967db2
-#   text hash     4bd7613ee89b5e28
+#   content hash  c63acca1dc23eadf
+#   text hash     2a46f557ce291aab
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

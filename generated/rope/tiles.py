@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7bafdca245634548
-#   text hash     2520f9e65dbc928c
+#   content hash  d04188a4f2fc9198
+#   text hash     102772d589c80982
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  24a8c1a2bc0feb63
-#   text hash     5525732f27dd7de4
+#   content hash  f12fa72f02da8900
+#   text hash     12d769240b6f7423
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

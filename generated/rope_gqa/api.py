@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  fd604592807a4f2e
-#   text hash     1ae321f3714cbcdb
+#   content hash  69a3eba2aa73001e
+#   text hash     41900bceb2c0627e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

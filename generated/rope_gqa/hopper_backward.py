@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ab64964755dd77ce
-#   text hash     031c9e47e27dcd75
+#   content hash  f8f2ab48974ac130
+#   text hash     f92f35d7e87a42b2
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  0f0cd87225ec29e7
-#   text hash     4bd67f8f1e1aaa25
+#   content hash  4fb3173dfadc26d4
+#   text hash     c725e332e7109985
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

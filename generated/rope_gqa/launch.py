@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  cc814dcd0ad67781
-#   text hash     1df89aae35cbf40d
+#   content hash  1843a17e4fbe412f
+#   text hash     7433791a776ec971
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  49492392b678303a
-#   text hash     4f91b5a9b37ac22a
+#   content hash  cf4cf9bc4cb02c93
+#   text hash     62ce00c8e0e9afeb
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4a7f8a59db60aeea
-#   text hash     912f3d250838ce17
+#   content hash  a789262d7a0c4c9d
+#   text hash     61f6b183ce006f2e
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  492f8b24cddb8b7c
-#   text hash     c97a967342982a84
+#   content hash  f938d41ac4cd0c7c
+#   text hash     6ca7466fa6f5f523
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b4c90d5dfb3432ab
-#   text hash     d6e48155ca5dff38
+#   content hash  e04a9a371121db6d
+#   text hash     fe21e5aabab6392a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

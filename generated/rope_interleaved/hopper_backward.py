@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  52b0e1708e723c37
-#   text hash     9e372d780f5bbb44
+#   content hash  200394b86cdb2f08
+#   text hash     2f78869604a933a6
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

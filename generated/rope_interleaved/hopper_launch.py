@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ed3b2c6528283295
-#   text hash     74cd24d5f1f3aa98
+#   content hash  0206157fa812167c
+#   text hash     c6834c4febc373ec
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

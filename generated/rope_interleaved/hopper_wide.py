@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  be3e88292e681e14
-#   text hash     5094517854dd08e9
+#   content hash  e0f3d64c5e592129
+#   text hash     9ed457d66e7913c5
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  381c9530e337b0fd
-#   text hash     f4731f3ca9fae061
+#   content hash  67da20d4b6e3004a
+#   text hash     dcf5b51e35f76543
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

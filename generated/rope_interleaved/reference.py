@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  fa98c0f6e7648865
-#   text hash     a7e1c95faa7ee829
+#   content hash  0b2e413df12daafb
+#   text hash     7d7b3284f2121194
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6e8b68f4f92b0266
-#   text hash     ffe7cfa943710f6b
+#   content hash  59c7ba9630a4686a
+#   text hash     398d1e80781a457e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  03ada7ec88458fd5
-#   text hash     86e1b88ee95bd05a
+#   content hash  ca5650d3cb381dd2
+#   text hash     02c742c78d624648
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  c27536a2b57bde4e
-#   text hash     3b25e7102e32cbe6
+#   content hash  111a8a6be6ed542d
+#   text hash     09ad8c80dd1dbd4a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

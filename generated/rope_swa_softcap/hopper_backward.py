@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  40b8cfa03a30bdce
-#   text hash     ffa355a8ec44a8d6
+#   content hash  3006821e392f0f52
+#   text hash     30aa185f7c9bf841
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

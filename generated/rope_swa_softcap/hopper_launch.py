@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  74ffc2aa5e0b1a99
-#   text hash     0aa1b81859b969ab
+#   content hash  cc192e4d5db8c622
+#   text hash     062fc41fe9a64073
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

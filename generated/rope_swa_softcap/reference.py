@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  02be6039ff7c5176
-#   text hash     d1eb9676f1fef2e4
+#   content hash  847cfe2fd4d3919a
+#   text hash     93f64dea0ac1f62d
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  963d61165e650d7b
-#   text hash     cbae21103438164b
+#   content hash  0e9831926bd23fd4
+#   text hash     ad63b9465b1d30d0
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1d38c19abf6572ef
-#   text hash     b355210a9b90ff08
+#   content hash  594432e645255404
+#   text hash     f32384ce440cc75f
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f31b5c4eedb52236
-#   text hash     35a11cab788d86f8
+#   content hash  3cf9b216b8a897c4
+#   text hash     925f10eb28b0c460
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

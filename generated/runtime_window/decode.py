@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6b2f0b5d502bb9e0
-#   text hash     13e1d6c3bc589e59
+#   content hash  0cf447d4a2d8c635
+#   text hash     bcc4f06e03d52665
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0127173c8b56b340
-#   text hash     bb7f43aa78b5edbc
+#   content hash  9bfeadda87dc4aae
+#   text hash     a1ef192c6cc00bab
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ae930d42963dcb1a
-#   text hash     6f9b9e298ad9f58b
+#   content hash  c215e8ed180104db
+#   text hash     6488bd9555f7b411
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

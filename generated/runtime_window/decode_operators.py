@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  319c3a1bfec49f03
-#   text hash     5db6404f2c56caa8
+#   content hash  e0dd3bb17f72c573
+#   text hash     69fd0194b502343a
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

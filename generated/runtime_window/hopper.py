@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b1874a4ec68cf966
-#   text hash     eb57864fc85d737f
+#   content hash  7b3c79845cb5d509
+#   text hash     baa87c16579b68a6
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

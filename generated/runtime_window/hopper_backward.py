@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2298069dfc8350f7
-#   text hash     c021a54ded8ebb40
+#   content hash  1e6829605819c9a2
+#   text hash     368c6b912cab21b4
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  fcab154317cbe6c7
-#   text hash     dcf817d21f1f627f
+#   content hash  8f4dfefe7f4b277d
+#   text hash     08541699a99e5657
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  5c9059d180634281
-#   text hash     789f06cadb2e70c1
+#   content hash  ffa84501d1dfb1b3
+#   text hash     da0e81f991d0e259
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  aeb5af6405c68011
-#   text hash     b492cf4dc1faa6e0
+#   content hash  cd7ee35a1d6e7b6c
+#   text hash     3b8e3c1a26795611
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

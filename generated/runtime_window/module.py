@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6d316185d137600b
-#   text hash     5b8247a2660cc3aa
+#   content hash  8f35aa42d927eb65
+#   text hash     bd9cf7927e3de784
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -84,6 +84,8 @@ class Attention(torch.nn.Module):
         k_lens, k_starts: int32 (B,), optional; entry b has the tokens of rows k_starts[b] to k_lens[b], without the last one
         cache: of `new_cache`, optional; x are tokens that follow those in it
         """
+        if x.dim() != 3:
+            raise ValueError(f"x: expected shape (B, T, hidden_size), got {tuple(x.shape)}")
         terms = {
             "window": self.window,
         }
@@ -108,6 +110,8 @@ class Attention(torch.nn.Module):
         """An empty cache with room for `size` tokens of each of `batch` sequences."""
         if dtype not in (None, *arguments.FLOATS):
             raise TypeError(f"dtype: expected float16, bfloat16 or float32, got {arguments.plain(dtype)}")
+        batch = arguments.as_int("batch", batch, minimum=0)
+        size = arguments.as_int("size", size, minimum=0)
         weight, heads = self.k_proj.weight, self.num_kv_heads
         if dtype is None:
             dtype = arguments.cast(weight.new_empty(0))[0].dtype  # what projections give

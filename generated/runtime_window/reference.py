@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e5382b5a8411e365
-#   text hash     78e65b8732710770
+#   content hash  c8df200cbfa1fb71
+#   text hash     34e4e4200fe4e0ac
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3b21263b61454350
-#   text hash     a5b5ec1eb98849f6
+#   content hash  81193db8c08dbe35
+#   text hash     e95b4633cfefec55
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

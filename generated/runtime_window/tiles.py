@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ff3f8716d0696c68
-#   text hash     e8bdce27d8bde4f2
+#   content hash  084ae24ad2c671de
+#   text hash     9f36535f553fc289
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

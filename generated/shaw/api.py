@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a4a564879164f5c4
-#   text hash     bfed408d8949fb84
+#   content hash  4a92c5e3cb0cb296
+#   text hash     3a866d5620410c1e
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  342b592cb6636984
-#   text hash     d31f5ece651d8aec
+#   content hash  60c9a1d2837980d9
+#   text hash     0031afc4036f5ed2
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

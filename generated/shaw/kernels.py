@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  7977ce3f1f49d8ed
-#   text hash     e54973717b1779ad
+#   content hash  eaae723cc403a9d8
+#   text hash     6a1229b1b8528ae4
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  7342d57774468672
-#   text hash     bccff3c38638a4a7
+#   content hash  26db92bcc43505e0
+#   text hash     87dc8ac43033339a
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  71803b61947d5f2b
-#   text hash     1a9b2706c13743d2
+#   content hash  fa4443c01c792f1d
+#   text hash     398ce250a945d108
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c423659fe753ed5e
-#   text hash     65a53f71783127bd
+#   content hash  68013b4a8c8daab1
+#   text hash     824c60373ecf75f2
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

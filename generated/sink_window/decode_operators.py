@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  9d64586613bacc50
-#   text hash     c7da08ae01a2ec8b
+#   content hash  f0f3d88220876dbd
+#   text hash     85dc851fcccd180a
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

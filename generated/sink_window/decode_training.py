@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  39ea7d4b8353056d
-#   text hash     cdd549a2414b46d8
+#   content hash  3938eac8a69e6f4b
+#   text hash     2c1bae708ee52df5
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

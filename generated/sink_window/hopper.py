@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b9d03ed0ad5c0954
-#   text hash     c64ea3bfab596286
+#   content hash  bebf2f96402bae78
+#   text hash     3c4b17ae29f51d87
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

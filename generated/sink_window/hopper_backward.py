@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7f45f692e7a15556
-#   text hash     280fee6f533afc51
+#   content hash  f2a506426b2b219a
+#   text hash     5e5795dcc36024e5
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  64fd8d187659ba0d
-#   text hash     421919d3cf9b18b6
+#   content hash  cc1eca530fd2a1e4
+#   text hash     428e2d80be353fb7
 #   render with   attnforge render specs/sink_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

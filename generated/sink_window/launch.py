@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  96d67dd236779241
-#   text hash     f2d88bc5a2d53099
+#   content hash  9c5ae9bd707ccb22
+#   text hash     d448866588afa111
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

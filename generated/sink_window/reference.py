@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d0e02fff1933a4bc
-#   text hash     24c0f33a497f594a
+#   content hash  8a34eb12daaf9898
+#   text hash     65ec793ebde71f68
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e3b24adec5faf8f6
-#   text hash     a84535737fb8ec59
+#   content hash  06f87b8e98b6971d
+#   text hash     0cb3632f4fa1e9f3
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c0ff90f6121169bb
-#   text hash     e8eb958fdf3edafe
+#   content hash  a4530a91312442ab
+#   text hash     e7609a84c43de7b3
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3ded7a3b73572b67
-#   text hash     33a65309c131a7cb
+#   content hash  0d555a7f4a54a450
+#   text hash     4808a39313873911
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

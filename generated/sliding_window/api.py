@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3a6ed442075a4555
-#   text hash     db78ef9139f3b9b7
+#   content hash  6f51d69fa7b79ac7
+#   text hash     8d6d6f190e261b8a
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

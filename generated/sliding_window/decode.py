@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  bf617ec69c78d51f
-#   text hash     1b03d9a305113ef8
+#   content hash  6dbaf28644a940cf
+#   text hash     a00966cbbc78ee4a
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

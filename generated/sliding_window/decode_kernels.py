@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  307684bfd9638ac2
-#   text hash     90dcc11d32d82619
+#   content hash  6a780f4b6366e643
+#   text hash     9ba739842381d78e
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  1602eaa42fdfed54
-#   text hash     fad3df7d61bec6d5
+#   content hash  92cd9301f5d9aa44
+#   text hash     e37aeac2521f9f5d
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

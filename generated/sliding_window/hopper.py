@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6bfaa7ce763493ae
-#   text hash     069fec8c3253a69f
+#   content hash  e8800af1fa3d8b71
+#   text hash     0ad7dbd88170c2d7
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f08bd69ca5ebd411
-#   text hash     d1ebbc532ab99284
+#   content hash  0aa792a58fdd3d6d
+#   text hash     843ef342821c26a9
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

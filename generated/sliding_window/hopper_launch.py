@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  30c9a0acb528c56d
-#   text hash     95e124735d74d42b
+#   content hash  4f2ec17b0ad0f594
+#   text hash     178be3dbb2d8af6c
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

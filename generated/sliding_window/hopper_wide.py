@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  16403c5c0bba50f7
-#   text hash     eb20b82f3a885304
+#   content hash  59f64e3498d06d55
+#   text hash     d6e77d8b275169b7
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  461fbbe516ab0b68
-#   text hash     f2866ada4f182bc8
+#   content hash  02de23c85bdfefb4
+#   text hash     118b02ded8fd38be
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

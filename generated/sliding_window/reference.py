@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  354db8853c586243
-#   text hash     ab9ba38410f1cb13
+#   content hash  a3f7cb49f7389948
+#   text hash     0ae3ccb46d21021b
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  dd0345188ad63225
-#   text hash     930cadd3cae59f14
+#   content hash  0c66751c19a479c7
+#   text hash     abfbea56b51f4ce7
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8ad67502e3384286
-#   text hash     b4f3f098221fea26
+#   content hash  872691543705960c
+#   text hash     c1b554d86e549f54
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  f9a9c744786db09c
-#   text hash     7c797e9ab6d24b1b
+#   content hash  c05beee07664bde0
+#   text hash     cc2ae2dbfbfbdf1f
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

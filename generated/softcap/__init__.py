@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  dc4542b855beb151
-#   text hash     fd3636c2724e8f1c
+#   content hash  5ef9a0560adb7288
+#   text hash     8e5aa4b3fce8b964
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  dcda62579797f84b
-#   text hash     f0e383502b07b753
+#   content hash  06716349af134b04
+#   text hash     8d47354ad0593411
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  39f01a59b05bcec8
-#   text hash     91971e35e8c4e5f3
+#   content hash  3f7cd829abf1fe75
+#   text hash     50f37f13639b4604
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8b5347adba9deaa2
-#   text hash     fbb3b6e70ef54488
+#   content hash  698337221ed18965
+#   text hash     6e4918417e536bf2
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

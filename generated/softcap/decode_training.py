@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  bef8d13026916c55
-#   text hash     63c3222a521b73e5
+#   content hash  58294723e77dc10b
+#   text hash     d60d08e7a54b3443
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

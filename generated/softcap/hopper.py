@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  73f1b4f2612dbb42
-#   text hash     90013534adeaf877
+#   content hash  79fd8d912faa394e
+#   text hash     d72928efbe088d2f
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

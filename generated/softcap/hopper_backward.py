@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  02378cc61c7f3226
-#   text hash     e1ad005f4ecc6b01
+#   content hash  2bb8ba5f32f7c286
+#   text hash     3e18dcffe4e30ec2
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  33cb884336701fcc
-#   text hash     db0cf2c36f06a81e
+#   content hash  3f615d89f4591b75
+#   text hash     723a45591602e451
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e6c88528338b87c7
-#   text hash     304d389240b63dd1
+#   content hash  1de01bf0e3d36ff4
+#   text hash     ba317e0a2caba396
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  2a627f07f49035df
-#   text hash     9c7307ce6c149396
+#   content hash  1766dcbc052d2462
+#   text hash     18fbfa6f39ba4f34
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

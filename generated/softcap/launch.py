@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  f4606a0a26778134
-#   text hash     bd2805cc672a5d93
+#   content hash  11dba38c89300089
+#   text hash     65fb7880493a6e94
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  23ec8eaeb5822c52
-#   text hash     8a7287172e9364f5
+#   content hash  a43cde23ec515053
+#   text hash     4bddd365da3c8cdf
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

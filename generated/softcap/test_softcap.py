@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6244fa7a64d7e6ca
-#   text hash     a8b3c78be57dfe3f
+#   content hash  da13d2270ec6fc8a
+#   text hash     81d32ae8ccd7cf2c
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a178304868e45918
-#   text hash     87a92f3ce18f8630
+#   content hash  b0226fe88ad3ee32
+#   text hash     8ffc22e5ead35e7b
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

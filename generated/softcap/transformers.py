@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c193afada8516d0e
-#   text hash     0e5c746c43ab4781
+#   content hash  90f477c4320af21a
+#   text hash     d1cecca12a372454
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7f60a80a62021d21
-#   text hash     5b13d9d74505281a
+#   content hash  fd56b07f2e6382e7
+#   text hash     b38a73cd583141b1
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ddffd7988c6565d1
-#   text hash     c399d8534f6e4a4a
+#   content hash  fe0859503d9fcda0
+#   text hash     009e13d46f360efe
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  787deb3a45d26530
-#   text hash     5746a69397236583
+#   content hash  5ca4419a1ace1501
+#   text hash     b4633ac6984f0ab4
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  74e8054f7bb850b6
-#   text hash     01af8b77e3c2c530
+#   content hash  b206060f50550ad5
+#   text hash     177a91bb4236fde9
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

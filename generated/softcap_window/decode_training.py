@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a7ecbd5ecd38b0e2
-#   text hash     5e2bf6bfed211a08
+#   content hash  3ab7702c14634fdb
+#   text hash     5e2c26efb90b65cc
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b8a9cc0a5cdcdf56
-#   text hash     5d69a25596da7fef
+#   content hash  59bb88d0788552da
+#   text hash     085463be1b5a0e60
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f643db18186ae56b
-#   text hash     0f3e90fc4c1eed7f
+#   content hash  4da4765977a6eb71
+#   text hash     bdc2afbfa2883332
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2150d2dba03dfe9c
-#   text hash     fbc3481dde444127
+#   content hash  d861a127d058b133
+#   text hash     0e93d4b697d52d25
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  81ecb257d891a3ce
-#   text hash     9178a8b0beaee207
+#   content hash  04c8a330ddca7be7
+#   text hash     02ef8baa1c4a058b
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

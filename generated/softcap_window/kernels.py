@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b1ae7f0087c3cfcc
-#   text hash     237cc2c78fbca7df
+#   content hash  52c1c5a14cc7e25d
+#   text hash     9fbb6063ae39d2b7
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

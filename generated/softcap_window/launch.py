@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  8293e0e77f85260f
-#   text hash     917148c0f4faf942
+#   content hash  f19d826fb73c1556
+#   text hash     9ebb92f32a3d7413
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4865f084517ee748
-#   text hash     ef6b246373836898
+#   content hash  bde495b9acca2540
+#   text hash     f8057bb4468f37fc
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

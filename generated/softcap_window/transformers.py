@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ff5f23cc79cea1e8
-#   text hash     f8f779eb5d320911
+#   content hash  d2bd016ba6697fdc
+#   text hash     7684f1cdb18f03a8
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

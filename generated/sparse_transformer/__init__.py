@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6c2dbedbfe2b8c63
-#   text hash     825c3c88553bdc8e
+#   content hash  314d9ee690854d5b
+#   text hash     2855fa6195ccb8a0
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  00cb84f9e0ef2d0f
-#   text hash     04066a1595cc0da3
+#   content hash  a98aadbcf11f3b2b
+#   text hash     e55e438892fcb2d3
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  39ad5d8bedce818f
-#   text hash     f3b5c1128e2c5e22
+#   content hash  3c40d2b536192cef
+#   text hash     55d9d0cd57ba93b3
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

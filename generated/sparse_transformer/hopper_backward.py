@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  99093a4edd8b62dd
-#   text hash     e42475fa6c5c9a3a
+#   content hash  0664b65cf63cfa54
+#   text hash     97c21b0ca8c834fd
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  85c5518d67b26d64
-#   text hash     35584467a4dac523
+#   content hash  696d6b9c3a6b77c9
+#   text hash     12fe347395e54d71
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  1edf7f91dd14376e
-#   text hash     99ec18d8463c9c65
+#   content hash  a23685dbc259190f
+#   text hash     ae8f6214b8b932d5
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

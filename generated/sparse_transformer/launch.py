@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  717275c2b36de90a
-#   text hash     0506a86c3e408534
+#   content hash  f6a99d6078c42baa
+#   text hash     fceacfbdf1765adc
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  753ce2e0ab0c4766
-#   text hash     8cf9c9a88788a429
+#   content hash  d23fd741dfe347ab
+#   text hash     79a2f4ec5bc28b6b
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  51722cd8f42406ed
-#   text hash     7d6d96242e3c63e8
+#   content hash  b27aef2251c84620
+#   text hash     515332ed13c9543c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

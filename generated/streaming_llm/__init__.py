@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  103a02e8c7eb1b6d
-#   text hash     d4e3e7ea44b308bc
+#   content hash  e331a9d8bcdd9bd0
+#   text hash     0bfa8f239301f8c4
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1d72bb4ff14b3100
-#   text hash     756d1eb6f041ebc2
+#   content hash  eefd1fb27456377c
+#   text hash     8530fd35cb90c2c6
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

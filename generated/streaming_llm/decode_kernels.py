@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  30958cbb3e0760ea
-#   text hash     52e9686f73861afc
+#   content hash  565159581c5cf19f
+#   text hash     b234f8338121bf90
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

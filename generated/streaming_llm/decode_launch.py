@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  603010c6e7e2ebd0
-#   text hash     a24701380ef1606f
+#   content hash  7794339ac15a6a5e
+#   text hash     b50a5ea6d10057b7
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

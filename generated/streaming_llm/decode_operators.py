@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  22785fa28d3356ae
-#   text hash     4374d768d34e91fd
+#   content hash  415f37d629a95562
+#   text hash     168ed25b33f38e2f
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  ca6b38abe679e957
-#   text hash     46568b0772068a5c
+#   content hash  a14ef3b35455043e
+#   text hash     594e9fc79ec3319b
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  6a246f8ed857b5a4
-#   text hash     50b1058674fbfe17
+#   content hash  d29c3ed9a3fa3444
+#   text hash     a25656774b6028db
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  bd5447b50d74b0c1
-#   text hash     deff13033ae72b58
+#   content hash  0f21d9c58e4ae408
+#   text hash     6c44ab8811f61f29
 #   render with   attnforge render specs/streaming_llm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c4dec63e7cc8d231
-#   text hash     454cef47301f696f
+#   content hash  28d4aff8e7baa673
+#   text hash     ffda1f9010213b37
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  67458b8654005ef0
-#   text hash     20da51da9b4aa067
+#   content hash  6c60176774f014e1
+#   text hash     0fe86b4c4529fd2e
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

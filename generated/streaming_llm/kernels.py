@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f825a862d40f1e03
-#   text hash     cb01fdc34ef3b0fc
+#   content hash  afad6b666d855fda
+#   text hash     0f34974e13e4a040
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e3560ea172d39af7
-#   text hash     204a7977c2bcce94
+#   content hash  eed46f19682d676b
+#   text hash     5986d66dd3e9c9d0
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4834dd78f7c6a466
-#   text hash     20c933c40af60075
+#   content hash  7b215220cac389f7
+#   text hash     d9f29fc2d474ae30
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

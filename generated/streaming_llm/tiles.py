@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  37b4f4d5db32cdfb
-#   text hash     b966f0f5d002663e
+#   content hash  55210e79065432ac
+#   text hash     3f1d31217e4272f1
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

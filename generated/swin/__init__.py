@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f8a1d930fdea2d87
-#   text hash     8eaf203ac36b9f1f
+#   content hash  f620e2a2e58b1b80
+#   text hash     4559d3ec9a69f4c6
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  787a01fd810c83b0
-#   text hash     cd3b48fcf04fe9bd
+#   content hash  8b47969afe94785c
+#   text hash     2b54c9a471f2b52a
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  bc38f650bb4905d8
-#   text hash     948d27d5afabe27d
+#   content hash  3911723271bb35e6
+#   text hash     8950f9920f2bd0e4
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

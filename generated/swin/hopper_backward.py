@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8516db30ee0f38b9
-#   text hash     c898af59e15cd8b1
+#   content hash  867ed1f219e107f4
+#   text hash     fbc20f36097cf694
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

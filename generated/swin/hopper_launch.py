@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  059887090f753cf8
-#   text hash     6cfd4792e3ffece3
+#   content hash  7ce1dc269868436b
+#   text hash     178c1d157710a91d
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

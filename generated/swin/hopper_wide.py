@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0d461683a6fe0b02
-#   text hash     7cf12f18f38186a5
+#   content hash  218fc3e34ad6a250
+#   text hash     a5afd171a17074cc
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

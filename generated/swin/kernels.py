@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a97fa0f669e5bffb
-#   text hash     bbc59f159e040cd2
+#   content hash  02c556c6ad7166ff
+#   text hash     352127642c5e8160
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

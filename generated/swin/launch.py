@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f3614e8348c2eeb9
-#   text hash     0a926b223273dcbd
+#   content hash  57e109959b17daad
+#   text hash     3ba5401512965c54
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

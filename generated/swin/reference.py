@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  4691d08625aa3065
-#   text hash     f011b6880cd9a6a5
+#   content hash  406880b3eae3ac1b
+#   text hash     fc9fc27c323c59c0
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  4a134a878a333bc6
-#   text hash     d7ea0be34a0e9103
+#   content hash  aec52449ba6cb8d0
+#   text hash     9885dc558b0525c4
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

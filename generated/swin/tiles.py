@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d892d261935a9048
-#   text hash     678f6d7a35b132cf
+#   content hash  ed6379ba956ae461
+#   text hash     49dd303d6a23e1fc
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

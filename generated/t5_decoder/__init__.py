@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b3bd72118fd06627
-#   text hash     f894422886166339
+#   content hash  93be8a37f4b1bf70
+#   text hash     6793ee697e09bb0c
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5c3209c34636c8d3
-#   text hash     ab29a59c781b045f
+#   content hash  d24e76524b16e1f0
+#   text hash     3b7e6d441be70666
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

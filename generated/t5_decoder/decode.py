@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  922d0e59f0b1243a
-#   text hash     bb2c120aa8aee72e
+#   content hash  99bba6d5b4a533bd
+#   text hash     bddd034151bfa1d9
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

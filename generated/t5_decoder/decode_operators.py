@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ed6d4e32f7a44831
-#   text hash     ab49a2590e8af7ae
+#   content hash  a39e4d441e7a4c1a
+#   text hash     89282b8214a28932
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  070d78dec6f5336b
-#   text hash     0cefb680d4fff55b
+#   content hash  f951b6cbda0b983d
+#   text hash     38add93e1e25958c
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

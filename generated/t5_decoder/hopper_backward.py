@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  014d9b8a3675e5cf
-#   text hash     b03df6a48a5ceb5c
+#   content hash  e3b14db60d0c3f8a
+#   text hash     220e2e59a0d2478b
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f6de23658940ed54
-#   text hash     53432ade5a7e495f
+#   content hash  d8e2a36005a974a1
+#   text hash     0d5d2256d2819aba
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

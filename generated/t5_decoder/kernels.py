@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  04cc917e204e4aca
-#   text hash     7d152d23024c96fd
+#   content hash  ef66da703517aea1
+#   text hash     f421587e72fc4e41
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

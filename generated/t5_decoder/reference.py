@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  57d8cf6ae3a96f85
-#   text hash     59d9b98919387fd5
+#   content hash  d5adeee7181dbe72
+#   text hash     7b6df844d2d19d7f
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  4f13783d9d91e233
-#   text hash     c8aa9a512f0264b4
+#   content hash  18443c60ee881d70
+#   text hash     1d4ad98f3177f2f3
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  691287be6ec645cf
-#   text hash     c4fab3204ca5842d
+#   content hash  e52979994efc7783
+#   text hash     cbbfbef213d6699d
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

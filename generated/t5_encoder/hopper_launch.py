@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b3fabbcfb83a6ab5
-#   text hash     aa1222c5f9664b4e
+#   content hash  ec281fe3b791f939
+#   text hash     1bf050c4edf40be6
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

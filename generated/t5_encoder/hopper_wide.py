@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5ec580d81e64aef9
-#   text hash     f063ffd21a4f3d8a
+#   content hash  6e9c327387ea01de
+#   text hash     9ce640eda0598ee0
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5cf578044058a51e
-#   text hash     2c667672a36b815b
+#   content hash  ec38d70f52b8c026
+#   text hash     177f916240cb8b6f
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  70deda18b5913970
-#   text hash     18f5927ca700a58c
+#   content hash  e16c1c6ab6a8de62
+#   text hash     68f3038b2b4584b8
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3dfac9fc89a0aa4d
-#   text hash     ff1b825655d26073
+#   content hash  5e301da27b63528e
+#   text hash     0ebaa6364a190439
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

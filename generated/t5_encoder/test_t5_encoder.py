@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  815841ae6cea7afc
-#   text hash     7baf7adad65b9623
+#   content hash  e0c4b32b5266a9ae
+#   text hash     9f019283c1dbfa3e
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  6291a0f6dc7cfe64
-#   text hash     6e5d1f45c085bbba
+#   content hash  e38c85051fe27a4d
+#   text hash     4081bb5d6bc590b7
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6869bd59984830cb
-#   text hash     26961cd8c06ab74b
+#   content hash  bd6aa71cd64780cb
+#   text hash     d2acfa75c799aa78
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8ee758272bc9d65a
-#   text hash     5c7d44a74736a470
+#   content hash  8f2901ae11ae6027
+#   text hash     a3e39559fd9aaeb4
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  47d4444cc02d3a3e
-#   text hash     23fe944a806b2ef0
+#   content hash  a3a3a8b19b77afe8
+#   text hash     827ec4d343762d65
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

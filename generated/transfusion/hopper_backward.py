@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  99096c23e50f50af
-#   text hash     93bd372a1e6fbd4f
+#   content hash  072df11bbab41d60
+#   text hash     52b0bf04a1c70f34
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

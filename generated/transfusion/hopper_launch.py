@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  733aac94a1310e6e
-#   text hash     38f449acaf207541
+#   content hash  8021c3c81cc57a77
+#   text hash     fd8bae6b2841544f
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

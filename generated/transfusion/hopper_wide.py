@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7820e549b0d7aad9
-#   text hash     3ba62eb99a2eb58b
+#   content hash  b2cae5ecc365a006
+#   text hash     86bd54a358f796e5
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6ea76230c45e6f40
-#   text hash     e479292c3f0f6f3d
+#   content hash  346262871d5ca551
+#   text hash     b92769495d58a5eb
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  321e283f199e1147
-#   text hash     26f6444205846010
+#   content hash  f0f08bc9c09d12ae
+#   text hash     8dbd5ee823f7d510
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

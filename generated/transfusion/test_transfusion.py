@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0a8c7342ab6ae42d
-#   text hash     42d6765fe5ec0f78
+#   content hash  e3603d20d82bca08
+#   text hash     5bb2ee176eae06b9
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  837abd5c15cd7169
-#   text hash     57e611f7e78d7839
+#   content hash  c0788a6aacc10e16
+#   text hash     e66fffb973c3d2cc
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

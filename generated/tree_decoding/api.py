@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  70cd0609a6059d60
-#   text hash     468296c3ab4af72d
+#   content hash  a733f4dabe5b543a
+#   text hash     34bc0469ba9ecafe
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  30b8db6d56e36d87
-#   text hash     0c00e89f5b75a258
+#   content hash  45924a4fb5f992e9
+#   text hash     099beb33b26c77d3
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

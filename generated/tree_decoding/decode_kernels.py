@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  074cf93959a83626
-#   text hash     55cc4eedb2d3957e
+#   content hash  494546b1efa3126f
+#   text hash     b070776732d662ec
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

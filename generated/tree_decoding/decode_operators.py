@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0e6bc2da06349e00
-#   text hash     d3b6cd536c57c4ff
+#   content hash  5e3b29e9980d16d3
+#   text hash     da8ca6cdef150159
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  74e1df54cfc446c1
-#   text hash     c516d8b5563e7f73
+#   content hash  853dd5f9e20c5153
+#   text hash     0599bf5150d211da
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  37f134cf13af5643
-#   text hash     1e3a79d055954002
+#   content hash  bba810a928c4e4fb
+#   text hash     c9ba7c1bc36c3e47
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

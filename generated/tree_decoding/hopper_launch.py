@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  37ae9880ed76c3a1
-#   text hash     32b0412d4c2cf241
+#   content hash  8754697d672f6aa3
+#   text hash     0aec488cf483a69a
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

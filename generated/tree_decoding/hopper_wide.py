@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  5f5bcbfcab42d7ff
-#   text hash     89f8955dc2ffebda
+#   content hash  f9f29dc872aaa118
+#   text hash     01b85cf8034cc009
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

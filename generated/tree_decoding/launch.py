@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  208827e907a47430
-#   text hash     844c639e3ba694d1
+#   content hash  a8e41e77c940b13a
+#   text hash     22466bb2dc303099
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  d6bb972f1398492d
-#   text hash     413016d6f1482ccf
+#   content hash  966d186a0dc96d87
+#   text hash     76c9a5e4f68a76e0
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -150,7 +150,11 @@ def test_places_in_expressions_of_every_writing(tmp_path: Path) -> None:
         ("mask:\n  - expr: k <= qq\n", "4:16"),
         ("mask:\n  - expr: 'k <= qq'\n", "4:17"),
         ('mask: [{expr: "k <= qq"}]\n', "3:21"),
-        ("mask:\n  - expr: >\n      k <=\n      qq\n", "4:11"),
+        ("mask:\n  - expr: >\n      k <=\n      qq\n", "6:7"),
+        ("mask:\n  - expr: |\n\n      k <= qq\n", "6:12"),
+        ("mask:\n  - expr: k <=\n      qq  # later\n", "5:7"),
+        ('mask:\n  - expr: "k\n     <= qq"\n', "5:9"),
+        ('mask:\n  - expr: "k\\x20\n     <= qq"\n', "4:11"),  # written otherwise than it reads
     ):
         assert f"mine.yaml:{place}: error: unknown name 'qq'" in mistakes(tmp_path, text)
 

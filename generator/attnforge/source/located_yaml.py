@@ -36,7 +36,7 @@ class Value:
     at: Location
     data: Plain | list[Value] | list[Entry]
     mapping: bool = False
-    inner: Location | None = None  # of text on one line: where its first character stands
+    lines: tuple[Location, ...] = ()  # of text that stands in the file as it is, where each of its lines begins
     raw: str = ""  # of a scalar: as it was written
     quoted: bool = False  # whether that stood in quotation marks
 
@@ -62,9 +62,16 @@ class Value:
 
     def place(self, offset: int) -> Location:
         """The place of a character of the text."""
-        if self.inner is None:
-            return self.at
-        return self.inner.shifted(offset)
+        if len(self.lines) == 1:
+            return self.lines[0].shifted(offset)
+        # where YAML joins lines it leaves all but spaces as they are
+        left = len(_closed(str(self.data)[:offset]))
+        for line in self.lines:
+            columns = [i for i, c in enumerate(line.text[line.column - 1 :]) if not c.isspace()]
+            if left < len(columns):
+                return line.shifted(columns[left])
+            left -= len(columns)
+        return self.at
 
     def plain(self) -> object:
         """The value without places, for hashing."""
@@ -214,10 +221,22 @@ class _Reader:
             return Value(at, int(text) if len(text) <= 18 else math.inf, raw=text)
         if kind == "float":
             return Value(at, math.inf if text[-1].isalpha() else float(text), raw=text)
-        return Value(at, text, inner=self._inner(node, at), raw=text, quoted=node.style in ("'", '"'))
+        return Value(at, text, lines=self._lines(node), raw=text, quoted=node.style in ("'", '"'))
 
-    def _inner(self, node: yaml.ScalarNode, at: Location) -> Location | None:
-        """The place of a text's first character, if its characters stand side by side in the file."""
-        begin = at if node.style is None else at.shifted(1)
-        line = at.text[begin.column - 1 :]
-        return begin if line.startswith(node.value) else None
+    def _lines(self, node: yaml.ScalarNode) -> tuple[Location, ...]:
+        """Where each line of a text begins, if its characters stand in the file as they are, spaces aside."""
+        begin, end = node.start_mark, node.end_mark
+        block = node.style in ("|", ">")
+        first = self.at(begin.line, begin.column + (node.style in ("'", '"')))
+        further = (self.at(line, 0) for line in range(begin.line + 1, end.line + (not block)))
+        indented = (line.shifted(len(line.text) - len(line.text.lstrip())) for line in further)
+        lines = (*(() if block else (first,)), *indented)
+        written = [line.text[line.column - 1 :] for line in lines]
+        if len(lines) == 1:
+            return lines if written[0].startswith(node.value.rstrip("\n")) else ()
+        return lines if _closed("".join(written)).startswith(_closed(node.value)) else ()
+
+
+def _closed(text: str) -> str:
+    """A text without spaces."""
+    return "".join(text.split())

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from attnforge.plan import glossary
 from attnforge.source import resources
 
 GENERATED = Path(__file__).parents[2] / "generated"
@@ -124,3 +125,15 @@ def test_nothing_is_said_of_what_a_variant_lacks() -> None:
     assert "Backward" not in sections
     assert {"TILE_AXIS", "delta", "ds", "tail"} & symbols(sections["Symbols"]) == set()
     assert "There is no backward pass." in sections["Programs"]
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("a = b\n\n\n@c.jit\ndef f(x, y: d):\n    z = g(x, h=i)\n\n\n@c.jit\ndef j():\n    f(k)\n", "abcdfgikxyz"),
+        ("@a\n@b\ndef f(x): return y\n", "abxy"),
+        ('"""Said:\n@a\n"""\nb = c\n', "bc"),
+    ],
+)
+def test_names_are_those_of_all_functions(code: str, found: str) -> None:
+    assert glossary.names(code) == set(found)

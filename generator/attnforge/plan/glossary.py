@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import textwrap
 from collections.abc import Iterable, Iterator
 
@@ -44,9 +45,16 @@ def _stands_for(name: str, used: Iterable[str]) -> bool:
     return name.startswith("x_") and any(one.endswith(name[1:]) for one in used)
 
 
-@functools.lru_cache(64)  # of kernels that are printed again
 def names(code: str) -> frozenset[str]:
     """The names in code, those of parameters included."""
+    try:
+        return frozenset().union(*map(_names, re.split(r"\n(?=@)", code)))
+    except SyntaxError:  # a line of a string that looks like a decorator, or several decorators of a function
+        return _names(code)
+
+
+@functools.lru_cache(4096)  # to parse takes long, and kernels share most of their functions
+def _names(code: str) -> frozenset[str]:
     found: set[str] = set()
     nodes: list[object] = [ast.parse(code)]
     for node in nodes:  # as ast.walk goes, in a quarter of its time

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d2b686586b2b3a70
-#   text hash     221f70cda006c737
+#   content hash  47527b79d8955e23
+#   text hash     96064575eabbf7be
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

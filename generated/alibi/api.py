@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5943c4e9cc09540e
-#   text hash     3a5635eea96ba414
+#   content hash  8e3afa12aa1bb5b4
+#   text hash     5a6aea4e83744df9
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

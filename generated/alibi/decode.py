@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4a5032e27fefd95b
-#   text hash     a8b084af6f90b324
+#   content hash  52eb4da2ee6c0e1e
+#   text hash     6369f367a502575b
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  aeea6b8fd7323989
-#   text hash     580fa1789bf8c0dc
+#   content hash  9f7586cf54e1d1af
+#   text hash     0313c11484c34efd
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

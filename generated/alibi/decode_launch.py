@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c9712cc6a583bb9b
-#   text hash     ff8cf3e4e513d4d6
+#   content hash  efc9bb8252429e4c
+#   text hash     d6144f9abc86f0db
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  20b5df978321afc6
-#   text hash     8afabe2e67319eb6
+#   content hash  26e84060aa8d6a1a
+#   text hash     2c0e299e82836404
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  bf23b8e9b109184f
-#   text hash     7b015074842a7370
+#   content hash  dbfe5b20e31b4828
+#   text hash     00a7a1182317012a
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7672f9e397a7587b
-#   text hash     496f03c4b3eeac40
+#   content hash  31e1a46867420cd2
+#   text hash     bebe4517b06e3c18
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -255,7 +255,7 @@ def work(
         stage = begun % K_STAGES
         Hkv = Hq // GROUP
         k_start = tile * BLOCK_N
-        q_offset, q_len = 0, q_total
+        q_len = q_total
         k_offset, k_len = 0, k_total
         if k_start < k_len:
             q_begin = k_len - q_len
@@ -383,8 +383,8 @@ def add_shares(
     while tile >= 0:
         mbarrier.arrive(kv_free.index(begun % K_STAGES), count=1)
         k_start = tile * BLOCK_N
-        q_offset, q_len = 0, q_total
-        k_offset, k_len = 0, k_total
+        q_len = q_total
+        k_len = k_total
         if k_start < k_len:
             q_begin = k_len - q_len
             k_first = k_start

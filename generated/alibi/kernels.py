@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  79311d6f06435ff4
-#   text hash     0987839cb7e90438
+#   content hash  df085c5fb506a12e
+#   text hash     f2791dc10ee3b629
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

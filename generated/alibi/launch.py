@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ca705a31e7857639
-#   text hash     5039bb568b7d5c86
+#   content hash  e3ccd58046ede533
+#   text hash     3f45e0ab5df751b7
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  be5b08f64e991556
-#   text hash     d0a2df8cd9c0532c
+#   content hash  f0d6bb40421dbfb0
+#   text hash     53896b8ee32bcefb
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

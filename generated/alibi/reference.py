@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3e2d0957777108ae
-#   text hash     0e4df84c3724487e
+#   content hash  3c273844d5d0e631
+#   text hash     4fd71a467b99e886
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

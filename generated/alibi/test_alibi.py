@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5665b1db34838bca
-#   text hash     a7cc023a5a5c6baf
+#   content hash  bd96e79ee1120218
+#   text hash     bdcb6aa61d9c5caf
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

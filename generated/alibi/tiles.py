@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b6dc3a4b6da851b7
-#   text hash     c431d509945a1f8d
+#   content hash  fe89ed500973599b
+#   text hash     a335e3249c0635f4
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  907e70f6fade76f2
-#   text hash     9707d19bd0e939d4
+#   content hash  db99bab46ab945cb
+#   text hash     5971cb955328a0aa
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

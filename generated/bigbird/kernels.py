@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  73915c89c1443428
-#   text hash     8c71e98e4ab34f6e
+#   content hash  7ee2398d96ff1b36
+#   text hash     b5065c8ece5d48f6
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

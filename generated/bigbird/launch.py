@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  429eadcf173d658a
-#   text hash     e342bbe4d38a3239
+#   content hash  3142b9120b75ed98
+#   text hash     8a706ab8e8394e9a
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

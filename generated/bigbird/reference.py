@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  63e5ce95c01d2774
-#   text hash     1b2721ec0bf59a67
+#   content hash  57a31cdd39549eb9
+#   text hash     ff8a6559296ad149
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

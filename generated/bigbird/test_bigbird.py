@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  2aa303bfe7bbd2c2
-#   text hash     c7a68fe9763fa7ca
+#   content hash  46fb64b165b6d964
+#   text hash     960d652828ade062
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

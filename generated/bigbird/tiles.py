@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  dde2cc88894d202a
-#   text hash     8e50968ec571a4c1
+#   content hash  0e31f5b74189e285
+#   text hash     4fb694b7cc8be921
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

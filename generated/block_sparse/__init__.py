@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3da7b8f6e0d80e9b
-#   text hash     1664023a4782e838
+#   content hash  e8e82b2d57583ae3
+#   text hash     4aeb29bddc045fbd
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

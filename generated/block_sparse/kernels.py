@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ff837932282c1f7a
-#   text hash     d6b8b2a86b5918e5
+#   content hash  14081f4e3c981b5c
+#   text hash     facdc96bd9b350b8
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  abfe80e25c6eddb8
-#   text hash     973308bf9865da96
+#   content hash  cbf01e2dcb5ff738
+#   text hash     62a1aa102d7000c9
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

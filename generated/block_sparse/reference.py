@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b39cbc2cf5e5f14c
-#   text hash     d40db263c9a1c306
+#   content hash  1de5ab33ba8209c9
+#   text hash     76b8ac948a617bbc
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  0578baff2f708909
-#   text hash     f014a2ad2ddb8534
+#   content hash  ff1e98b7837264c0
+#   text hash     adb9e9d1ece21b7b
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e0b4d9b6beadda91
-#   text hash     d400bbc165141000
+#   content hash  b69d2db90533f1a8
+#   text hash     696348ad52b85254
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

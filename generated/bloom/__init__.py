@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  dedf7a005ffe6eab
-#   text hash     c71830388aae3fdc
+#   content hash  ce1ce4a88eb9e593
+#   text hash     0205a4a08985e57c
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

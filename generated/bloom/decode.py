@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e2ff136d2ab48d40
-#   text hash     fb72abf21a861ddf
+#   content hash  f969071dd5865cee
+#   text hash     08393e9db2186493
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

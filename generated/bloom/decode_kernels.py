@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e5e86c8806cd2fec
-#   text hash     c4a178165bb7ed42
+#   content hash  752ca91b12db73df
+#   text hash     fa2a46c926431075
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

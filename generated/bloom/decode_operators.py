@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  84e7c1419a648c41
-#   text hash     31373d02462bdd63
+#   content hash  85171e2acf9990be
+#   text hash     d0bd3e81d1938c54
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  81d4e33e0a8d0468
-#   text hash     d96655bd03d34ff2
+#   content hash  0d0a162a712f11f6
+#   text hash     31738632d7bed318
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

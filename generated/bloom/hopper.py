@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ca27e80ac3f93726
-#   text hash     3d029f68cf71dee9
+#   content hash  4ca55b78794e1ddb
+#   text hash     98e1534418b7b532
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -422,7 +422,7 @@ def work_through(
             nth = (i * per_item + half) % 32
             q_start = tile * BLOCK_M
             q_offset, q_len = 0, q_total
-            k_offset, k_len = 0, k_total
+            k_len = k_total
             if ((half == 0) | (early < tiles - 1 - early)) & (wanted >> nth & 1 > 0):
                 q_begin = k_len - q_len
                 q_first = q_start + q_begin

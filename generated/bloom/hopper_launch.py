@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d85a5d71f95f7300
-#   text hash     f3b7c208aaca5d8a
+#   content hash  a04705322a1104b6
+#   text hash     55a4bc170fb5ab34
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c12b6b969c67adc2
-#   text hash     49efb4a3aa051316
+#   content hash  77703da4e7a9a327
+#   text hash     05a65a42c9f4e063
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  36ad033ffb2f5360
-#   text hash     d4992a4bf64fd66a
+#   content hash  512bafc735a35ae6
+#   text hash     c16dcaae7fafb50a
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

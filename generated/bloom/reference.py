@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2a7ca19e20baf20f
-#   text hash     a6644e2144626504
+#   content hash  c4b96f540bf50e58
+#   text hash     e80a2ee1e03f34f1
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

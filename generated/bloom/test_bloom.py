@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  cebb326b7245da00
-#   text hash     c12e01a8bf547dee
+#   content hash  a80a042bdb7104cf
+#   text hash     7850b668cdd17d8f
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b5bb6b13f2567c88
-#   text hash     7e4750fd2eb81146
+#   content hash  0a051b9333bf2756
+#   text hash     6ecf5baf1ab2571a
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  172a067d1e406961
-#   text hash     5bc7afabf2f88a68
+#   content hash  b8c52dc8471208c8
+#   text hash     6045aba954e2ddc0
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

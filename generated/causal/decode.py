@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  06a3e826ba1fb58f
-#   text hash     47527e38ea354a1a
+#   content hash  5ed054f4adcf23ef
+#   text hash     a8b871d854b118d0
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f10a0f0ab819a562
-#   text hash     3de17e10dd6b57bf
+#   content hash  9d4b1407ebb9ec75
+#   text hash     28c71129590ce2ef
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

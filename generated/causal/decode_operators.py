@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5684aecdd2ce6609
-#   text hash     09254795056870d5
+#   content hash  11a4b186a7acdc74
+#   text hash     d4e7a5c5a55f5e92
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f7f6b62d06fcf088
-#   text hash     016f77a04fa7b99f
+#   content hash  2048ce562578f02a
+#   text hash     eac6483d54078ce7
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  04418e34ad4f0c06
-#   text hash     71cb7445a54eb047
+#   content hash  98f50f2189fa4c25
+#   text hash     2449011e4f5f24e9
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -417,7 +417,7 @@ def work_through(
             nth = (i * per_item + half) % 32
             q_start = tile * BLOCK_M
             q_offset, q_len = 0, q_total
-            k_offset, k_len = 0, k_total
+            k_len = k_total
             if ((half == 0) | (early < tiles - 1 - early)) & (wanted >> nth & 1 > 0):
                 q_begin = k_len - q_len
                 q_first = q_start + q_begin

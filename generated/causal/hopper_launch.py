@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a4bc750821fe2a7b
-#   text hash     68778c4e8e1787a8
+#   content hash  b6278acb27c57846
+#   text hash     141dc37866949827
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

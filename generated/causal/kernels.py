@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1a1f1c54357cce8b
-#   text hash     3e6aa52e9e2da46d
+#   content hash  2b8edb6f2bc6628d
+#   text hash     fae956deb07c447e
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  247cf4e66840fc3f
-#   text hash     0eb56c85d434c62e
+#   content hash  e7cd89c40ead053d
+#   text hash     ae174ca9b4517636
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ffeb06569f8c5b34
-#   text hash     d262e36e702d9e7b
+#   content hash  0844ebaf907b924a
+#   text hash     fbeb42631cf4ef33
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

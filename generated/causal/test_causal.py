@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5e17ad853e4f84cf
-#   text hash     1cbbd1bef2e5bb61
+#   content hash  37ece84aff609141
+#   text hash     5db65460fa38a8d9
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  72e45e1e8afec7f9
-#   text hash     a6fbdb9e143ecbed
+#   content hash  ab8fb4c81136e8e9
+#   text hash     8c30ed49366f8bd2
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  bcbc072d63e1d632
-#   text hash     ba591a96ffcf6bde
+#   content hash  3937a86b5c06eb7b
+#   text hash     341f75294d9259b3
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

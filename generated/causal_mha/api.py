@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  fdf70a9288f7db7b
-#   text hash     17ac3d5134dcde15
+#   content hash  69ef976a6e79fb9d
+#   text hash     6df5d5b224b078d9
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

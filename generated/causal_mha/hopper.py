@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  aa8b048c959cb91f
-#   text hash     12594e8db4e71f81
+#   content hash  a588033c5a7e28fd
+#   text hash     64da1ca4c5e2fac3
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -417,7 +417,7 @@ def work_through(
             nth = (i * per_item + half) % 32
             q_start = tile * BLOCK_M
             q_offset, q_len = 0, q_total
-            k_offset, k_len = 0, k_total
+            k_len = k_total
             if ((half == 0) | (early < tiles - 1 - early)) & (wanted >> nth & 1 > 0):
                 q_begin = k_len - q_len
                 q_first = q_start + q_begin

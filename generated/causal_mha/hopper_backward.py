@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f28be3cb59ee0a61
-#   text hash     552b3f9646862bc1
+#   content hash  902920fd1656eaf5
+#   text hash     4a92e2f9c671d21e
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -271,7 +271,7 @@ def work(
     while tile >= 0:
         stage = begun % K_STAGES
         k_start = tile * BLOCK_N
-        q_offset, q_len = 0, q_total
+        q_len = q_total
         k_offset, k_len = 0, k_total
         if k_start < k_len:
             q_begin = k_len - q_len
@@ -391,8 +391,8 @@ def add_shares(
     while tile >= 0:
         mbarrier.arrive(kv_free.index(begun % K_STAGES), count=1)
         k_start = tile * BLOCK_N
-        q_offset, q_len = 0, q_total
-        k_offset, k_len = 0, k_total
+        q_len = q_total
+        k_len = k_total
         if k_start < k_len:
             q_begin = k_len - q_len
             k_first = k_start

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e8b0dab81b6bba3e
-#   text hash     5b4e2bd7b8ebed35
+#   content hash  3f506c50800bb9e4
+#   text hash     681df4c0ab3cb49d
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1882f2530d7ae5dc
-#   text hash     838ab852585c65cd
+#   content hash  b8b98d70a2cb3dba
+#   text hash     d10c092694c3b7c6
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

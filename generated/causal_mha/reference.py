@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  09ca06b52c2f90d1
-#   text hash     eedbee3e1de2b4d9
+#   content hash  5f574fa9398ec6c0
+#   text hash     1f9a7471971542d8
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  4015ebb865ad62cb
-#   text hash     e167c42263beec06
+#   content hash  680971fdd4550a43
+#   text hash     659eb30ed6fc0eaa
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

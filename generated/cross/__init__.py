@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  740d8f3eb5fc9ade
-#   text hash     c5bc2b5f8c549dfc
+#   content hash  a7fec52920ae0ac9
+#   text hash     1dff381300ab4a38
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d53e53ae75175816
-#   text hash     cccf2cb093190784
+#   content hash  bba5e2f622359a09
+#   text hash     555774824ede4622
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e9c6eb92d0c2bc47
-#   text hash     1b86f98f280ba801
+#   content hash  425aa92270fabd63
+#   text hash     d0b84e0eba2b5383
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -388,7 +388,7 @@ def work_through(
             nth = (i * per_item + half) % 32
             q_start = tile * BLOCK_M
             q_offset, q_len = 0, q_total
-            k_offset, k_len = 0, k_total
+            k_len = k_total
             if ((half == 0) | (early < tiles - 1 - early)) & (wanted >> nth & 1 > 0):
                 # [64]
                 row = q_start + WORKER * 64 + gl.arange(0, 64, gl.SliceLayout(1, SCORES))
@@ -505,7 +505,7 @@ def load_through(
     BLOCK_N: tl.constexpr, STAGES: tl.constexpr, Q_STAGES: tl.constexpr, WORKERS: tl.constexpr
 ):  # fmt: skip
     """Copy the tiles of queries, keys and values that the workers need, in their order."""
-    q_total, k_total, Hq = lengths
+    k_total, Hq = lengths
     items, tiles, group, per_item = order
     q_buffer, q_ready, q_free, asked, asked_ready = queries
     at, begun = counts  # tiles of keys, and tiles of queries so far
@@ -518,7 +518,7 @@ def load_through(
             b, h = head // Hq, head % Hq
             nth = (i * per_item + half) % 32
             q_start = tile * BLOCK_M
-            q_offset, q_len = 0, q_total
+            q_offset = 0
             k_offset, k_len = 0, k_total
             if ((half == 0) | (early < tiles - 1 - early)) & (wanted >> nth & 1 > 0):
                 first, _, _, last = key_tiles(k_len, BLOCK_N)
@@ -597,7 +597,7 @@ def forward(
     )  # fmt: skip
     fence_async_shared()
     arguments = (out_ptr, lse_ptr, q_total, k_total, Hq, scale)
-    lengths = (q_total, k_total, Hq)
+    lengths = (k_total, Hq)
     order = (items, tiles, group, per_item)
     # a worker's threads get the registers that the loader leaves
     if WORKERS == 3:

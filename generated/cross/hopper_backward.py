@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ea8906896184d5bb
-#   text hash     dba7b3eacf6f4b60
+#   content hash  617812a520688ca3
+#   text hash     579b17abcf31a702
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -266,7 +266,7 @@ def work(
     while tile >= 0:
         stage = begun % K_STAGES
         k_start = tile * BLOCK_N
-        q_offset, q_len = 0, q_total
+        q_len = q_total
         k_offset, k_len = 0, k_total
         if k_start < k_len:
             # [64]
@@ -281,13 +281,13 @@ def work(
             first, _, _, last = query_tiles(q_len, BLOCK_M)
             terms = (k_len, scale_log2, k_pos)
             if k_start + BLOCK_N <= k_len:
-                for i in tl.range(first, last):
+                for _ in tl.range(first, last):
                     at, dk, dv = accumulate(
                         at, dk, dv, k_tiles, v_tile, exchange, queries, terms, BLOCK_M, BLOCK_N, BLOCK_D, STAGES, SCORES, OUT,
                         WORKER, mixed=False
                     )  # fmt: skip
             else:
-                for i in tl.range(first, last):
+                for _ in tl.range(first, last):
                     at, dk, dv = accumulate(
                         at, dk, dv, k_tiles, v_tile, exchange, queries, terms, BLOCK_M, BLOCK_N, BLOCK_D, STAGES, SCORES, OUT,
                         WORKER, mixed=True
@@ -389,8 +389,8 @@ def add_shares(
     while tile >= 0:
         mbarrier.arrive(kv_free.index(begun % K_STAGES), count=1)
         k_start = tile * BLOCK_N
-        q_offset, q_len = 0, q_total
-        k_offset, k_len = 0, k_total
+        q_len = q_total
+        k_len = k_total
         if k_start < k_len:
             first, _, _, last = query_tiles(q_len, BLOCK_M)
             sum_tile = ((b.to(tl.int64) * Hq + h) * tl.cdiv(q_len, BLOCK_M) * BLOCK_M // 64 * (BLOCK_D // 64)).to(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f2d1d53753b140d5
-#   text hash     95f6ba0849acbf6b
+#   content hash  9071dcd504010fe5
+#   text hash     ec305b8c4baf0b65
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

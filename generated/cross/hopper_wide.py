@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  1dd6adae03b4ea67
-#   text hash     ac3810b77ca009ef
+#   content hash  e73d86c1a049bf3e
+#   text hash     665ee302aa4feda1
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -212,7 +212,7 @@ def make_dv(
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_DV, BLOCK_DV // 8], [4, 1], [1, 0])
     tile, b, h = place_of(tl.program_id(0), Hq, tiles, group, grouped, joined)
     k_start = tile * BLOCK_N
-    q_offset, q_len = 0, q_total
+    q_len = q_total
     k_offset, k_len = 0, k_total
     if k_start < k_len:
         # [64]
@@ -226,12 +226,12 @@ def make_dv(
         first, _, _, last = query_tiles(q_len, BLOCK_M)
         terms = (k_len, scale_log2, k_pos)
         if k_start + BLOCK_N <= k_len:
-            for i in tl.range(first, last):
+            for _ in tl.range(first, last):
                 at, dv = weigh(
                     at, dv, k_tile, queries, exchange, terms, D, BLOCK_M, STAGES, SCORES, OUT, mixed=False
                 )  # fmt: skip
         else:
-            for i in tl.range(first, last):
+            for _ in tl.range(first, last):
                 at, dv = weigh(
                     at, dv, k_tile, queries, exchange, terms, D, BLOCK_M, STAGES, SCORES, OUT, mixed=True
                 )  # fmt: skip
@@ -262,7 +262,7 @@ def make_dk(
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_D, BLOCK_D // 8], [4, 1], [1, 0])
     tile, b, h = place_of(tl.program_id(0), Hq, tiles, group, grouped, joined)
     k_start = tile * BLOCK_N
-    q_offset, q_len = 0, q_total
+    q_len = q_total
     k_offset, k_len = 0, k_total
     if k_start < k_len:
         # [64, 128], [64, REST]
@@ -272,7 +272,7 @@ def make_dk(
         v_tile = matrix(v_buffer, 0)
         at = 0  # tiles of queries so far
         first, _, _, last = query_tiles(q_len, BLOCK_M)
-        for i in tl.range(first, last):
+        for _ in tl.range(first, last):
             at, dk, dk_rest = derive(
                 at, dk, dk_rest, v_tile, queries, exchange, STAGES, SCORES, OUT
             )  # fmt: skip
@@ -298,8 +298,8 @@ def make_dq(
     k_buffer, v_buffer, kv_ready = keys
     tile, b, h = place_of(tl.program_id(0), Hq, tiles, group, grouped, joined)
     k_start = tile * BLOCK_N
-    q_offset, q_len = 0, q_total
-    k_offset, k_len = 0, k_total
+    q_len = q_total
+    k_len = k_total
     if k_start < k_len:
         mbarrier.wait(kv_ready.index(0), 0)
         k_tile = matrix(k_buffer, 0)

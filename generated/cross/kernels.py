@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  8407b88682bec6ff
-#   text hash     36414635adcfe41b
+#   content hash  b573d8ffce34176b
+#   text hash     31054cd36b08b486
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  75f84d28cc348cd3
-#   text hash     6276bd717c70d747
+#   content hash  0f83902cc8e2ef98
+#   text hash     5c4891cfb1d2223c
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

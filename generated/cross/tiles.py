@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  6dcea4fa31723a34
-#   text hash     8aad265e7497f0b1
+#   content hash  c6617cd30c4572a1
+#   text hash     6a71e13d547d2727
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  84c1a9539d002d1d
-#   text hash     6c70f32e5a38c2ac
+#   content hash  30be4a817680fff4
+#   text hash     47df3df0be0df31e
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f9f8f86c2c320467
-#   text hash     ea8b3a957d8aa98f
+#   content hash  4ce94c1bcfac6a01
+#   text hash     2c9ff7e7a6ba2095
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

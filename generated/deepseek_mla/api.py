@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  eb19137fd3d0f720
-#   text hash     278754c9597914e9
+#   content hash  9cb9308ea2435c42
+#   text hash     8b6bd7cd729ea0ba
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

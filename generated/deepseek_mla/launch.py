@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  ba53b445d76c5b24
-#   text hash     433018e9327e3706
+#   content hash  f062ba84bbf91c6a
+#   text hash     b79910c200944d3b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

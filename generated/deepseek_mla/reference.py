@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  80303430fbbf21e0
-#   text hash     8d24e1d2622ef14e
+#   content hash  512a0ffe4f6a4f55
+#   text hash     7605236eb5e6dd59
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

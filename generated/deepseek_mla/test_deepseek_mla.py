@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  394b2ca22c20e8f6
-#   text hash     2ad063e04807ea67
+#   content hash  96023ddd4f3cbf46
+#   text hash     9f54d1373a91136e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

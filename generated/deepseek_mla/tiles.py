@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  e6b3bd1e211fb138
-#   text hash     b285f1ba21cdb3ca
+#   content hash  8d26daa8dd88d919
+#   text hash     275e074066aeeda9
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

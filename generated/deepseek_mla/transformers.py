@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  1f300ef0c6fa2129
-#   text hash     9fc0fbdaa83a1af4
+#   content hash  c4a890f2bd07c39e
+#   text hash     6570c8e4258eb4e1
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  4e285e60d7d724bf
-#   text hash     ace961033d9ee145
+#   content hash  9ef40fb9896dfc5a
+#   text hash     105b51217a8e69ac
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

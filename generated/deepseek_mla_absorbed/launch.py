@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b531b6f533e61680
-#   text hash     7e4cea8ff467fffb
+#   content hash  b5ef85ce85082395
+#   text hash     a9cffdab27409dc8
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

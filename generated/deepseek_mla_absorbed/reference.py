@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  73a8ad017bbbb215
-#   text hash     01ad02b0ad84a126
+#   content hash  16376d25b9eacdbd
+#   text hash     11dccf8d1ebdef38
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  13b32ba55f5061f5
-#   text hash     7a43f3de0540fc87
+#   content hash  72de47dd81ce6fab
+#   text hash     e568c37e74bb23f3
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  a6dc15ff8509a1e4
-#   text hash     3b7835425882a961
+#   content hash  fe69d3d4f2073644
+#   text hash     2cbef673235b7220
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  95a6d5c429de4561
-#   text hash     b8756e2401334ebb
+#   content hash  a1b3d42e7f225e66
+#   text hash     f606e1cf8353f8d1
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -417,7 +417,7 @@ def work_through(
             nth = (i * per_item + half) % 32
             q_start = tile * BLOCK_M
             q_offset, q_len = 0, q_total
-            k_offset, k_len = 0, k_total
+            k_len = k_total
             if ((half == 0) | (early < tiles - 1 - early)) & (wanted >> nth & 1 > 0):
                 q_begin = k_len - q_len
                 q_first = q_start + q_begin

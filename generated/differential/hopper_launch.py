@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1ceb7e5b585e68d9
-#   text hash     76596b80da9398f1
+#   content hash  e50bdf2306b0a409
+#   text hash     2b9cd0d8f9aff393
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

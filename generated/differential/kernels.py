@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4a29bc521f6f7812
-#   text hash     54e20f0a2804bee2
+#   content hash  4aadd325dd8e8990
+#   text hash     17433dc29f04d233
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

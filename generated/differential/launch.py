@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  cbe1d753b98fb0ae
-#   text hash     ef22d2e6773869ea
+#   content hash  f6dc70b90a817014
+#   text hash     10305412d74e84b8
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6fff57ba66a659d5
-#   text hash     1d3fb2c60267dcc1
+#   content hash  199ddc75051345a1
+#   text hash     ed2cfa2e368a7126
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

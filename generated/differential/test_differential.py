@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4e9824088ffce37e
-#   text hash     af2c9e248597a1c4
+#   content hash  739025a4d012b9b2
+#   text hash     e62609f218ac0598
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1b22c3c691a0d180
-#   text hash     30b46c7046b1d81b
+#   content hash  b84545340c422e80
+#   text hash     5bc6d38dc78b83d2
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

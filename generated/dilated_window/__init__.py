@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  eb927365ee1f198b
-#   text hash     c17ba79b5c6b0fea
+#   content hash  2734e294a526fb5d
+#   text hash     6fd5439fef1be311
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

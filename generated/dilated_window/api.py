@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  2daa902c7df7bdd0
-#   text hash     6bc83bbe9f637b9f
+#   content hash  c09b005c65f70418
+#   text hash     a0a9eef4a76565eb
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  470b93ff923788ab
-#   text hash     c0b08fa0f0785e2e
+#   content hash  15210d337cfe3b99
+#   text hash     4e24602a2adf4659
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -250,7 +250,7 @@ def work(
         stage = begun % K_STAGES
         Hkv = Hq // GROUP
         k_start = tile * BLOCK_N
-        q_offset, q_len = 0, q_total
+        q_len = q_total
         k_offset, k_len = 0, k_total
         if k_start < k_len:
             q_begin = k_len - q_len
@@ -266,7 +266,7 @@ def work(
             mbarrier.wait(kv_ready.index(stage), begun // K_STAGES & 1)
             v_tile = matrix(v_buffer, stage * WORKERS + WORKER)
             first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
-            for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
+            for _ in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
                 terms = (scale_log2, k_pos, q_begin)
                 for i in tl.range(first, last):
                     q_start = i * BLOCK_M
@@ -371,8 +371,8 @@ def add_shares(
     while tile >= 0:
         mbarrier.arrive(kv_free.index(begun % K_STAGES), count=1)
         k_start = tile * BLOCK_N
-        q_offset, q_len = 0, q_total
-        k_offset, k_len = 0, k_total
+        q_len = q_total
+        k_len = k_total
         if k_start < k_len:
             q_begin = k_len - q_len
             k_first = k_start

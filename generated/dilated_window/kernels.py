@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  6039e4b86bfcd537
-#   text hash     8e6a6fe9e6bc470f
+#   content hash  641041cfe01ebdd8
+#   text hash     0e77d8b6dee25092
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  301360c67228f830
-#   text hash     836b6ee87d22c769
+#   content hash  0774900b43f76add
+#   text hash     600bd67583a56f4d
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  818486f43cec2b18
-#   text hash     db1a940e09f1faf6
+#   content hash  7ce2eb7c1bb7ce9e
+#   text hash     cb912a37cc063176
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

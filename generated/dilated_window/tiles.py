@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  073dfafd1b7c188b
-#   text hash     5ba3fd1a0e6ab25d
+#   content hash  afd7e1cda6595dbe
+#   text hash     ee8546c0ee5ac095
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  2187e0ffc4529ecd
-#   text hash     7106333c441c0c86
+#   content hash  2b826c9766db9a72
+#   text hash     2aefe35597bdee1f
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

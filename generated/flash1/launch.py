@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  0681e0d6c0c7543c
-#   text hash     52edaf707048a5b7
+#   content hash  1504ddc1f26bf581
+#   text hash     06a2342f6c47e28e
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

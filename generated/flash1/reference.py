@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e77d917394206fc3
-#   text hash     8b388e7a4bbd092c
+#   content hash  2e93427ee95cd64d
+#   text hash     dc9efaeebca188dd
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

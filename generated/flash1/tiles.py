@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e17ebe5ea71462ef
-#   text hash     e80b37a2683dbdb2
+#   content hash  314a33aaaa1363c7
+#   text hash     386ec253fe9bfee1
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

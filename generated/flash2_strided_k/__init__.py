@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  918212a65d1e6090
-#   text hash     6d29724a36ffc12a
+#   content hash  e91ed02be06e9cde
+#   text hash     0e58d8a3aa494da2
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  d30724fb31559b33
-#   text hash     e47818795d374240
+#   content hash  b07d4db4d944a001
+#   text hash     05d8b487f5da1eef
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  209c1d27064a4f72
-#   text hash     3ce25fd254c6742e
+#   content hash  a957f29d6594ba5e
+#   text hash     03a38d183e206172
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  34b72947e2cbd84b
-#   text hash     cbca68f6f08b1712
+#   content hash  5fcfbd47120f0af1
+#   text hash     d397e7272ffa3dc4
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  46e4d31bc27aa244
-#   text hash     fb475d5cc93d93d0
+#   content hash  c2acf566a4abd677
+#   text hash     0190cfaf7d3ce7e4
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6c202caaffa1cf3d
-#   text hash     7d19bd509eb3b662
+#   content hash  d93d82c394658f14
+#   text hash     96a177795115e255
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  42c39e96bdd41322
-#   text hash     4c499d8a50fe31c6
+#   content hash  e4557ee2ff9c7dfe
+#   text hash     604bc02a3ae17e44
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  673901f4810378e1
-#   text hash     d54d1fe8d7058b6a
+#   content hash  e5a2eb96bc7be26b
+#   text hash     7a73343aca281b0b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

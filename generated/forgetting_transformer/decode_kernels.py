@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ae4e72f58e007723
-#   text hash     79f47dd0a18d5d3f
+#   content hash  67835bcd042c5e7b
+#   text hash     0e7394f68a2a04ad
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

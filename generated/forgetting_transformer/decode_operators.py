@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  221e7cbd92a3da03
-#   text hash     542eec9210eaa0fe
+#   content hash  c777b8d0bf9feb63
+#   text hash     b962e6e5b7a9446d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  fff5cc0495d03887
-#   text hash     8ef14c869600daff
+#   content hash  506af1fe53f98767
+#   text hash     697d8e924090a37b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  54e1b55cc789f8c2
-#   text hash     75a0c31d03d657fd
+#   content hash  eaef7cd35f617081
+#   text hash     a7594d3cf10f3491
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d8eaadd980160a04
-#   text hash     5a3c8b3f9c1e8cfc
+#   content hash  ca27dd22c85edf42
+#   text hash     7c6db9c9686da484
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

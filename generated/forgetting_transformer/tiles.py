@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  717ab0737e3c83f9
-#   text hash     ae2dbca9fc2f77dc
+#   content hash  861d097ad9c2d82e
+#   text hash     74defa8f5f772b21
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

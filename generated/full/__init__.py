@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  f8ced2fb14da8160
-#   text hash     74bbab93d774ec3d
+#   content hash  08f8ee931a51b65e
+#   text hash     abf1d7c075d3b385
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c5e8a95c779415e9
-#   text hash     352f449c7ba50d56
+#   content hash  3c2489bca79af797
+#   text hash     e78b50e8deca6668
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7be5e16099dff085
-#   text hash     72117748dc12eb7d
+#   content hash  d5034125e847f0f3
+#   text hash     398b9ccf3ab1769e
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -267,7 +267,7 @@ def work(
         stage = begun % K_STAGES
         Hkv = Hq // GROUP
         k_start = tile * BLOCK_N
-        q_offset, q_len = 0, q_total
+        q_len = q_total
         k_offset, k_len = 0, k_total
         if k_start < k_len:
             # [64]
@@ -280,16 +280,16 @@ def work(
             mbarrier.wait(kv_ready.index(stage), begun // K_STAGES & 1)
             v_tile = load_values(matrix(v_buffer, stage * WORKERS + WORKER), SCORES)
             first, _, _, last = query_tiles(q_len, BLOCK_M)
-            for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
+            for _ in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
                 terms = (k_len, scale_log2, k_pos)
                 if k_start + BLOCK_N <= k_len:
-                    for i in tl.range(first, last):
+                    for _ in tl.range(first, last):
                         at, dk, dv = accumulate(
                             at, dk, dv, k_tiles, v_tile, exchange, queries, terms, BLOCK_M, BLOCK_N, BLOCK_D, STAGES, SCORES, OUT,
                             WORKER, mixed=False
                         )  # fmt: skip
                 else:
-                    for i in tl.range(first, last):
+                    for _ in tl.range(first, last):
                         at, dk, dv = accumulate(
                             at, dk, dv, k_tiles, v_tile, exchange, queries, terms, BLOCK_M, BLOCK_N, BLOCK_D, STAGES, SCORES, OUT,
                             WORKER, mixed=True
@@ -391,8 +391,8 @@ def add_shares(
     while tile >= 0:
         mbarrier.arrive(kv_free.index(begun % K_STAGES), count=1)
         k_start = tile * BLOCK_N
-        q_offset, q_len = 0, q_total
-        k_offset, k_len = 0, k_total
+        q_len = q_total
+        k_len = k_total
         if k_start < k_len:
             first, _, _, last = query_tiles(q_len, BLOCK_M)
             for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):

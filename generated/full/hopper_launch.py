@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  83edf3eb5a7725dc
-#   text hash     64067f2cf52ddb6c
+#   content hash  8b52d064a52c7745
+#   text hash     e4e43999fa1998d0
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  522c5d31a1f1cb30
-#   text hash     5b013c78fd6f16d3
+#   content hash  44f130dfa317139d
+#   text hash     731e499ee8f17110
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

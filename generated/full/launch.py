@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  51991b450620b8da
-#   text hash     4651ce8f8956d52c
+#   content hash  c3a3a915ba53e248
+#   text hash     bc1c80e7fe3f8c7f
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

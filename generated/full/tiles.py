@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  000948aa215b2c4b
-#   text hash     607d9b430d7c3f3f
+#   content hash  28c8769fa6cb6b0f
+#   text hash     c88b102692aea63a
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  566b22c12dbeebaa
-#   text hash     8df27912e4a003bf
+#   content hash  ee88baaf8416786d
+#   text hash     009dfabee146a2df
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  683a67fdc882a795
-#   text hash     951582bc1db0c246
+#   content hash  96e04f452b38b0bb
+#   text hash     7217a629db639b62
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  95c0eed2735f95a2
-#   text hash     c7f12a0cc31d1b02
+#   content hash  2208608884f64103
+#   text hash     5f2f5ccbb285b30f
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

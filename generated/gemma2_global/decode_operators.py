@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e6c8cc7cb8ac8ec2
-#   text hash     277e926366aa23b3
+#   content hash  67779b849384bb15
+#   text hash     a67baa6d48f39f38
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  28282fe34faaeff7
-#   text hash     4f12c867aa014aed
+#   content hash  c33e9012c205a0a5
+#   text hash     d5d41a19fa423302
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

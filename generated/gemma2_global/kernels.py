@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  03bdc59c6e191c19
-#   text hash     a3c82f5fc9e9e7ff
+#   content hash  efa4a34a5d94b260
+#   text hash     8ad56ce108c35ff0
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9fd421723ca57495
-#   text hash     6ac82ecdcb350856
+#   content hash  9ddbfb343ba09e78
+#   text hash     686aca5791d5e14d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  8027763cb86ab5e4
-#   text hash     b612f4b52258b22f
+#   content hash  65d5e5e8f69ef568
+#   text hash     d7c5c39457a73e11
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

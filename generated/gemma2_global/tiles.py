@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  278ba9a49da8e7ad
-#   text hash     72739acc4240b4c8
+#   content hash  aefd031a5600e4b6
+#   text hash     5efe72c0e68be1d8
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  455735175b0d801b
-#   text hash     13560f8726b3135a
+#   content hash  cac1d55ce765387f
+#   text hash     942f22d54239dbae
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

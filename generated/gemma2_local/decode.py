@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  aee4dc1eb28023c6
-#   text hash     7c6ac2df192214f9
+#   content hash  ffcb7aa96095f3b7
+#   text hash     e6c6fbb5f97095ee
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2af17faa8feea9de
-#   text hash     ee8b5bd03b3d126d
+#   content hash  574b9c2a7ad814f9
+#   text hash     26312114253adb8f
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8a365496e9fd9f78
-#   text hash     eea9310dd0e19993
+#   content hash  44b11b74f9b77156
+#   text hash     5d28f19b46f1eff6
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  3417cdc91b711606
-#   text hash     6d4573e32702f3ac
+#   content hash  877e84e99de14ada
+#   text hash     da2d94ea220402c7
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

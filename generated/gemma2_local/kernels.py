@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d443c88aa0575438
-#   text hash     2e5bb8a3e606200f
+#   content hash  7878151377c8a4f2
+#   text hash     78fdb38d22330d19
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

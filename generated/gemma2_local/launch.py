@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ec1dd91538ea7c6c
-#   text hash     c752b41d83f08eba
+#   content hash  618a52cd951c823a
+#   text hash     dacc85130309792d
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

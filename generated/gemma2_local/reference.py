@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a827a03c010453a2
-#   text hash     aff5d2f9507c89ca
+#   content hash  97de316ec4938908
+#   text hash     fcd162a8d97aeaab
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

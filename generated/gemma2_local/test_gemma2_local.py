@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  717d553506ded104
-#   text hash     8198fd29fb029d1e
+#   content hash  2d39dbf4e8f82368
+#   text hash     a95476f0f5d58970
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5ac0a562442b8ea1
-#   text hash     d20e6238e8e90621
+#   content hash  5556998c611897c8
+#   text hash     cf26d514b71217d8
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

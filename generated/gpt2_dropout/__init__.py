@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  10ea6f4f659135a3
-#   text hash     0efa59fdff58fb70
+#   content hash  a227595a15c1f58d
+#   text hash     8aa3a6246b9fe1db
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

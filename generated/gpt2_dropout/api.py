@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  7244268ac8c9245e
-#   text hash     66ad9a835cb86707
+#   content hash  a42da15ae17f8b69
+#   text hash     e6f66ccd3a6b9b62
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  d429aea2fa7140e1
-#   text hash     410b1425156d7e21
+#   content hash  313f264adff05d4d
+#   text hash     1b1c2b1a3ace24e1
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

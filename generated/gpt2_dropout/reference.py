@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  3f1db0cb911d889b
-#   text hash     93377765a14f1b5d
+#   content hash  e8ccc7856d49cf10
+#   text hash     db8d0fcff3299ea9
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  8de4280ad0c756f1
-#   text hash     6b38c0fc42d9203d
+#   content hash  2f445e0520ad2fcd
+#   text hash     1891af3ab0d98eca
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

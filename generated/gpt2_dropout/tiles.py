@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e44278cf264316a4
-#   text hash     70ec0591a9a4c142
+#   content hash  4d85a799980cb863
+#   text hash     89ba7500ed339a13
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

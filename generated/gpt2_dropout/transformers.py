@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  47f6d4841108a221
-#   text hash     b781beb392a460bf
+#   content hash  65d9bd8bd96c92ac
+#   text hash     19189949476ab075
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1d726a284528d8b9
-#   text hash     aa439e73245b199c
+#   content hash  9a0a07f3c2d17595
+#   text hash     0e8538ce977bd6b2
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a3a962247fdff2fa
-#   text hash     2bac66ece7e1830b
+#   content hash  998ee9740b55b52a
+#   text hash     61bd086e10e5a350
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  cfed4eb94a2a81cc
-#   text hash     6b0663f7d64c9e29
+#   content hash  8cf9fd1d350d01bf
+#   text hash     61407f9880cefa70
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  66054ee0e609a7af
-#   text hash     a445ed089e442680
+#   content hash  19e218602eeb2b67
+#   text hash     5eb90979a1828956
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d8d2c92de269f16e
-#   text hash     6fa5d866b1b1e307
+#   content hash  6df01d1651f6b3d7
+#   text hash     289459e88568ac37
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a82b30c6b06c610b
-#   text hash     753256fd4fc3de22
+#   content hash  64c6b5500375fb1e
+#   text hash     82bc6876580e1c23
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

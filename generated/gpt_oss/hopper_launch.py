@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3716c6b06508242d
-#   text hash     c07a1f4ee263b6b8
+#   content hash  e85a0f7f9c18098b
+#   text hash     265c0c0350295594
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

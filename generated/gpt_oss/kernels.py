@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e8b5b8035bbd557a
-#   text hash     de67e73c66f654bf
+#   content hash  0d2e35654ce02c0b
+#   text hash     ced9f7c2b3d3d607
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

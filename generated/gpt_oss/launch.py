@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  40ea74747d6bbeb9
-#   text hash     5f9c37f767ec98cf
+#   content hash  8164ca8535bed0d4
+#   text hash     9b708503a9514377
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  17de11bf9da2f367
-#   text hash     871d873fff45a6f4
+#   content hash  432d49a02602fda3
+#   text hash     1e12eaf76952ced7
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  52d2f099a73ac7cc
-#   text hash     a55f94785aba03cb
+#   content hash  4476ffeb52d62496
+#   text hash     8b5c63728baf0a0c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  75f01135e76a6beb
-#   text hash     e25a62bc939638f5
+#   content hash  ccc8cf274eebc085
+#   text hash     4668b706c8331979
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

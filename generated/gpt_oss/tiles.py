@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  275d5b2e7cef410c
-#   text hash     6635da3d0a944209
+#   content hash  ae4268115466809c
+#   text hash     9eb8c7051d1a0438
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d24c120ecf42a3c0
-#   text hash     4e6ade0bec959434
+#   content hash  e8381e898dfb3e6d
+#   text hash     4c2a7228ee1cc631
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

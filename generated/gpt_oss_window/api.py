@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a1a3a25eec955327
-#   text hash     bca9c38ebb0112a4
+#   content hash  cc302cc86026484e
+#   text hash     bf90f74e76224c25
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  bac6872c2560d129
-#   text hash     e4b9bf69ca998369
+#   content hash  48d08eb721296c57
+#   text hash     7caa6e8da27b52e5
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6d62e5e1133851fa
-#   text hash     554fd3c4bbb864d7
+#   content hash  1b8001cee79542ec
+#   text hash     f8fdf9fd3c76ff3d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7fbfea8452def7e1
-#   text hash     df236715d0e77dff
+#   content hash  75ae633526f201a1
+#   text hash     9fb4efe2244bfe19
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

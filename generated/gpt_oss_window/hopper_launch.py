@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f2858f4738ed8d88
-#   text hash     7751381819785a54
+#   content hash  d6cc97ec0c288c9d
+#   text hash     fd854917dd03a924
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

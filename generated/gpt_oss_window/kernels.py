@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  975ddb391c6f8fb6
-#   text hash     3ffe20dfe0a495b4
+#   content hash  2bb268f927c9c8d8
+#   text hash     b8bdfa8d27b2e556
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

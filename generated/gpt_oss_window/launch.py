@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f55aefa7c3165462
-#   text hash     05885bae59579f24
+#   content hash  e0d3afeb24a1bb86
+#   text hash     b729edcbb0de8d94
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  848bec828ed1be3c
-#   text hash     2bc23230e2f5d7c6
+#   content hash  aed7ef4871a7c672
+#   text hash     86effaac81d5778c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  01d4462b0b1ecd0c
-#   text hash     d27ee5f7ac9e3bc0
+#   content hash  eae4977c9f5c8585
+#   text hash     881cda75088312db
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

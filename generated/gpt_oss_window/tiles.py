@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  3afaa299628c72d0
-#   text hash     fc41abe70f943322
+#   content hash  938d0cbaacd91ea6
+#   text hash     2e9c022dd66dc328
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  44660ccf5efaf9f1
-#   text hash     230a8d2f1e9bfca1
+#   content hash  f28c22b29e69661f
+#   text hash     0212f0d7f8869357
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  059cc447590e02b5
-#   text hash     33ceaa7b603a5c4d
+#   content hash  0ccfb63732cab20a
+#   text hash     da4d026bf0de36c3
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3ebebceddab7320e
-#   text hash     146e580a539931c0
+#   content hash  2ce74a2728ccd4db
+#   text hash     bbcc5b2f7121a404
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

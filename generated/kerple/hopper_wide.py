@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f604a0441d112f58
-#   text hash     b315c3367a6ac9a7
+#   content hash  8704b10a37656e2e
+#   text hash     274011047de9a809
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -226,7 +226,7 @@ def make_dv(
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_DV, BLOCK_DV // 8], [4, 1], [1, 0])
     tile, b, h = place_of(tl.program_id(0), Hq, tiles, group, grouped, joined)
     k_start = tile * BLOCK_N
-    q_offset, q_len = 0, q_total
+    q_len = q_total
     k_offset, k_len = 0, k_total
     if k_start < k_len:
         q_begin = k_len - q_len
@@ -278,7 +278,7 @@ def make_dk(
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_D, BLOCK_D // 8], [4, 1], [1, 0])
     tile, b, h = place_of(tl.program_id(0), Hq, tiles, group, grouped, joined)
     k_start = tile * BLOCK_N
-    q_offset, q_len = 0, q_total
+    q_len = q_total
     k_offset, k_len = 0, k_total
     if k_start < k_len:
         q_begin = k_len - q_len
@@ -291,7 +291,7 @@ def make_dk(
         v_tile = matrix(v_buffer, 0)
         at = 0  # tiles of queries so far
         first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
-        for i in tl.range(first, last):
+        for _ in tl.range(first, last):
             at, dk, dk_rest = derive(
                 at, dk, dk_rest, v_tile, queries, exchange, STAGES, SCORES, OUT
             )  # fmt: skip
@@ -317,8 +317,8 @@ def make_dq(
     k_buffer, v_buffer, kv_ready = keys
     tile, b, h = place_of(tl.program_id(0), Hq, tiles, group, grouped, joined)
     k_start = tile * BLOCK_N
-    q_offset, q_len = 0, q_total
-    k_offset, k_len = 0, k_total
+    q_len = q_total
+    k_len = k_total
     if k_start < k_len:
         q_begin = k_len - q_len
         k_first = k_start

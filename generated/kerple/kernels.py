@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  bbbdf1668214a975
-#   text hash     60e8444ef07e726b
+#   content hash  5807b3562e73f75d
+#   text hash     0ee55bd1d3f56ca8
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e084f19d6bc5190e
-#   text hash     2b828cdd5621066d
+#   content hash  0c089d67bdb4a1e0
+#   text hash     414eb9b49b1fb0af
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

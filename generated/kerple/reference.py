@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  1310bd7ccdaed580
-#   text hash     876234865fce080f
+#   content hash  0d4325e46fb88632
+#   text hash     049b4934d12d166b
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

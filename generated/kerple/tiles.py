@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  990d22a2948a294c
-#   text hash     bb5dd89aa3ba1dfa
+#   content hash  6858a9b544151912
+#   text hash     293ff049d4de880f
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

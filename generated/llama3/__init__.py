@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  02324d67bced4317
-#   text hash     43a5cdf40dd82318
+#   content hash  15f0de19364f3e55
+#   text hash     6bd4fd104a452afd
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

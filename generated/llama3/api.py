@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6afb86ffbee4af99
-#   text hash     a71ce3a919804939
+#   content hash  36a5f35c0772e138
+#   text hash     a4de9eee6cf87761
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fae3f1624754e14c
-#   text hash     7fa3970ef3502667
+#   content hash  2d9358d9a8e69931
+#   text hash     03833c28b774044a
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

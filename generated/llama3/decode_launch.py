@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6294fcb7740ded79
-#   text hash     69baa44f8fb8fb04
+#   content hash  ec0d3a094e76056f
+#   text hash     67e2b26e70094588
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

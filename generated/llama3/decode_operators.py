@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1d3eb582b5dc9ef5
-#   text hash     cecb409f449dbc21
+#   content hash  0de50701a8bbc4c7
+#   text hash     f70a86b47f1818f6
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  82098f673238df85
-#   text hash     9986d5ddfc958ab4
+#   content hash  a17a91c3fd7cbb68
+#   text hash     3d76f987c35b53c5
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

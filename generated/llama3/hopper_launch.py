@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8f5ba128684d5dd1
-#   text hash     d5197bf0f44d64da
+#   content hash  2c714d3fb67dc435
+#   text hash     825668491b27a7bc
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2193f86553393fe2
-#   text hash     a7b794e3e5f3d315
+#   content hash  10a3c9c739aeabaf
+#   text hash     159bbe3c4d677844
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  49dae262ebaa6958
-#   text hash     4276c906f6495806
+#   content hash  96ed62a83864f310
+#   text hash     1f75314bd2ea8581
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

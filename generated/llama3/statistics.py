@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  bc93eaa058ca7453
-#   text hash     15eee26e6caaa870
+#   content hash  62fd8518b6e0b7b0
+#   text hash     e3b3ef20555549c6
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  225bc3f4fe49b2ad
-#   text hash     a37c779bbae75b36
+#   content hash  15ba21bbfe147e44
+#   text hash     f7ba1ad2517b9b9e
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

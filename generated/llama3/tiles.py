@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2a97145557a9acae
-#   text hash     ccccddde35be1903
+#   content hash  b4541a44422f0c31
+#   text hash     b6f706bbf48f8718
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  00b1a993c0df1116
-#   text hash     88471ffbc1a8ea57
+#   content hash  738dfb5c09723604
+#   text hash     3b1f1d1ceab8c0d4
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  42c32f3123a9e9a5
-#   text hash     6f5761529b493d6c
+#   content hash  d22d508e420a2098
+#   text hash     b27e9a5c47e563d9
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

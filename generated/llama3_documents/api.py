@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  055fb71d22edb705
-#   text hash     625c57ef7a6b16a0
+#   content hash  61e893e6ca491754
+#   text hash     31d6f9ea3adde6fb
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

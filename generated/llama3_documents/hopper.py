@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  77475d916a1ad93a
-#   text hash     c23ce04706393990
+#   content hash  ae3c40d757a75c8e
+#   text hash     6673bd0dd53c0d1c
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -347,7 +347,7 @@ def work(
             b, h = head // Hq, head % Hq
             q_start = tile * BLOCK_M
             q_offset, q_len = 0, q_total
-            k_offset, k_len = 0, k_total
+            k_len = k_total
             if (half == 0) | (early < tiles - 1 - early):
                 q_begin = k_len - q_len
                 # [64]
@@ -449,7 +449,7 @@ def load_tiles(
 ):  # fmt: skip
     """Copy the tiles of queries, keys and values that the workers need, in their order."""
     (
-        q_total, k_total, Hq, in_k_segments_ptr, in_k_segments_stride_batch, in_k_segments_stride_key,
+        k_total, Hq, in_k_segments_ptr, in_k_segments_stride_batch, in_k_segments_stride_key,
         key_ranges_ptr, q_parts
     ) = lengths  # fmt: skip
     items, tiles, group, per_item = order
@@ -466,7 +466,7 @@ def load_tiles(
             b, h = head // Hq, head % Hq
             kv_h = h // GROUP
             q_start = tile * BLOCK_M
-            q_offset, q_len = 0, q_total
+            q_offset = 0
             k_offset, k_len = 0, k_total
             if (half == 0) | (early < tiles - 1 - early):
                 in_k_segments_base = (
@@ -544,7 +544,7 @@ def forward(
         in_q_segments_stride_query, key_ranges_ptr, q_parts
     )  # fmt: skip
     lengths = (
-        q_total, k_total, Hq, in_k_segments_ptr, in_k_segments_stride_batch, in_k_segments_stride_key,
+        k_total, Hq, in_k_segments_ptr, in_k_segments_stride_batch, in_k_segments_stride_key,
         key_ranges_ptr, q_parts
     )  # fmt: skip
     order = (items, tiles, group, per_item)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  65031ce776cc97b3
-#   text hash     ee90f180b576050e
+#   content hash  101c2f612400c0ee
+#   text hash     264bf4561baa8608
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  bb1da90028c91285
-#   text hash     981dd870a210c372
+#   content hash  4a142dfe14a4eee6
+#   text hash     30cb426f017be1d8
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -251,7 +251,7 @@ def make_dv(
         k_tile = matrix(k_buffer, 0)
         at = 0  # tiles of queries so far
         first, full_first, full_last, last = load_range(query_ranges_ptr, b, k_parts, k_start, BLOCK_N, BLOCK_M)
-        for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
+        for _ in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
             terms = (
                 q_len, scale_log2, k_pos, q_begin, in_q_segments_base, in_k_segments_k, in_q_segments_stride_query
             )  # fmt: skip
@@ -300,8 +300,8 @@ def make_dk(
         v_tile = matrix(v_buffer, 0)
         at = 0  # tiles of queries so far
         first, _, _, last = load_range(query_ranges_ptr, b, k_parts, k_start, BLOCK_N, BLOCK_M)
-        for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
-            for i in tl.range(first, last):
+        for _ in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
+            for _ in tl.range(first, last):
                 at, dk, dk_rest = derive(
                     at, dk, dk_rest, v_tile, queries, exchange, STAGES, SCORES, OUT
                 )  # fmt: skip
@@ -329,8 +329,8 @@ def make_dq(
     k_buffer, v_buffer, kv_ready = keys
     tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, grouped, joined)
     k_start = tile * BLOCK_N
-    q_offset, q_len = 0, q_total
-    k_offset, k_len = 0, k_total
+    q_len = q_total
+    k_len = k_total
     if k_start < k_len:
         mbarrier.wait(kv_ready.index(0), 0)
         k_tile = matrix(k_buffer, 0)

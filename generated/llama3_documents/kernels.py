@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  50e4cf6d22b0369a
-#   text hash     4b24a79cb4f1cda6
+#   content hash  97841c3985d80464
+#   text hash     2e168b7be73d1cfd
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  ccb270389c7da3ab
-#   text hash     8824c696948be06f
+#   content hash  fc9ac06644622ea1
+#   text hash     2858605521b060f5
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  36ef0b22b5b79de7
-#   text hash     4672ca1164e8f42f
+#   content hash  fd797c6268df79d7
+#   text hash     58c54119ede6931a
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

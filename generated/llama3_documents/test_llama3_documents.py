@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  575c82cdbb917dde
-#   text hash     0b47600525ff9198
+#   content hash  0099e4839b05271c
+#   text hash     c9a7ce2b94224509
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

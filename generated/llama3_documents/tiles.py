@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3cc62563356e8703
-#   text hash     5a56d4c0bd9f1418
+#   content hash  003b39971f19610a
+#   text hash     2d13b855e9e12c91
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  80e63de4d00208fa
-#   text hash     bef6f4c358577015
+#   content hash  ba1a4154e87a4dad
+#   text hash     c3117b62ef7b449a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

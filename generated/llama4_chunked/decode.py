@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c412e4533250c9ee
-#   text hash     54b5400313ed61ab
+#   content hash  a3f748acbedacd2e
+#   text hash     4c83b821ed16459d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4159996413990227
-#   text hash     1b8e6646428abaf8
+#   content hash  fcb5e884bc7b25ca
+#   text hash     aeaa9d287e3218be
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

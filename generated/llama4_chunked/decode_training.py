@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4de7f38a5c54961d
-#   text hash     f306152cd7a4eaa1
+#   content hash  10b90044edcbda7e
+#   text hash     6e8b50864a3174c0
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

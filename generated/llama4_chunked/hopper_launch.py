@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9a213120e26a273c
-#   text hash     3a5c509e3660584b
+#   content hash  252c2dab4f63daad
+#   text hash     61a837fef546737f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c6e4088ebdfd1336
-#   text hash     ce324e2722df0ba7
+#   content hash  b890aa47bdc03507
+#   text hash     008b828a0da45f59
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

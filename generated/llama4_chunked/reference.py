@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2bf89832c8331c00
-#   text hash     4e0d884dcd041a23
+#   content hash  98aa1af96c7b2a51
+#   text hash     c5edad05c5e4216d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  62a2fa8bc7183c3c
-#   text hash     ac033f1ab628513b
+#   content hash  547d08086f5976fd
+#   text hash     3ce84b19f109a419
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

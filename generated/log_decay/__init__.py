@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  96d046cd47885308
-#   text hash     e8728308ffc77d36
+#   content hash  a559364237d160ac
+#   text hash     d44a469f6d4917db
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

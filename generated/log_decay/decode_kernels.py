@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b2b68da67f1ff314
-#   text hash     ba8463000a3333e9
+#   content hash  5ff816129e165b1d
+#   text hash     30c8cfde3b78ce11
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

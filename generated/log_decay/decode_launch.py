@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0f1e6e60fcb7d009
-#   text hash     460d90d49d91a616
+#   content hash  dd90545786559600
+#   text hash     5da67c20f84df5f5
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b8da58d83592b29c
-#   text hash     2ae7ce7c1a7f488c
+#   content hash  89dddc631dbc03ec
+#   text hash     daeb756a2f6de2d0
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -419,7 +419,7 @@ def work_through(
             nth = (i * per_item + half) % 32
             q_start = tile * BLOCK_M
             q_offset, q_len = 0, q_total
-            k_offset, k_len = 0, k_total
+            k_len = k_total
             if ((half == 0) | (early < tiles - 1 - early)) & (wanted >> nth & 1 > 0):
                 q_begin = k_len - q_len
                 q_first = q_start + q_begin

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4a9263b90f459dc8
-#   text hash     75475420b4606c67
+#   content hash  16b69efc1bff21f7
+#   text hash     eb622ae955d1c014
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  36c8325344563d63
-#   text hash     5e60ca89225b511f
+#   content hash  4c1f0737dab22bd5
+#   text hash     b6abafdf3177d3d5
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

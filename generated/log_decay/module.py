@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7250a48927f9b2db
-#   text hash     b0b82bdc3d609251
+#   content hash  da551eeb8807a0d3
+#   text hash     af6ffb3e47f283ff
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  cd84410b660411b9
-#   text hash     bfa8c6180bd31e59
+#   content hash  69cad842004aa314
+#   text hash     0ac9a2ad8d507b5a
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9ca08b6984ddce39
-#   text hash     0ba9bcbc4a5aeec1
+#   content hash  f4475cba672411b7
+#   text hash     e6496d23fd072779
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

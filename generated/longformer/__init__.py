@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  8f5c247493fa8a97
-#   text hash     4c3b79947fdc1e86
+#   content hash  0b6d550da74eaa99
+#   text hash     c3bdfc2d67464d59
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

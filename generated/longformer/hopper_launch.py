@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  f20cae9c8f2646b1
-#   text hash     864b2963b1518668
+#   content hash  c8f950d74c54506b
+#   text hash     eab3292184690ac5
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c3cbecf0867b3f2c
-#   text hash     709ae7289e6f7e36
+#   content hash  15f31006bc0b005a
+#   text hash     7e23d57ff4b723bf
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e287d030ba0af526
-#   text hash     6e1b6c3edac359eb
+#   content hash  0c5375a0ddb926ff
+#   text hash     aa80a847ba9b3944
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

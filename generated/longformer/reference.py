@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  383ece62cba10522
-#   text hash     b1a9923131f6961c
+#   content hash  387b4cf838058f35
+#   text hash     5b3ae0ca8b5aa61a
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  708f8db64d0794e5
-#   text hash     5a1210d1db831297
+#   content hash  cbb60c5407a8a2a9
+#   text hash     61b9abab9a248df8
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

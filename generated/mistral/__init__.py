@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8032d26fa631a4b6
-#   text hash     a03d88a93f168f79
+#   content hash  7bbe1f5efbaadf12
+#   text hash     7aab2114f52e6176
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

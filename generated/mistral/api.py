@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  aab522f28eb7758a
-#   text hash     d54de03e42d93826
+#   content hash  f673e3afd16598db
+#   text hash     f4a5ed39b94a8b0f
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

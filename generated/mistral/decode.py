@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3a035fa79f46beaa
-#   text hash     54a6f4567386ed27
+#   content hash  8e85a58d6b29e634
+#   text hash     01e071df9033e74b
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ee6951d5b02b44e3
-#   text hash     99bc4e9ec5b1c9c9
+#   content hash  0f8df8cb3abdce73
+#   text hash     92face94485fff0a
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

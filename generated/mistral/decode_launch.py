@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e3d1ebf478ceff70
-#   text hash     591295d81bd6fefd
+#   content hash  8f358b98ebbc543d
+#   text hash     6ec15fa81a88f89e
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  901619c03e5646a5
-#   text hash     89459210b25c792f
+#   content hash  97919b783d82a8da
+#   text hash     993b06b08ce0a66c
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  34daa43f77c84629
-#   text hash     0e11e0e197e373fc
+#   content hash  17c29c70f3656afe
+#   text hash     6fc9f0f1195bd306
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

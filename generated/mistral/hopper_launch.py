@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b59a23b1ec7815ad
-#   text hash     72116070dd878fc3
+#   content hash  eebda18bb30c8ace
+#   text hash     b5040ecac3d5718d
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

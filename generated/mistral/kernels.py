@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  85dddab3ee0903e2
-#   text hash     1bd03502b9e485e2
+#   content hash  a09486c13e5fc9be
+#   text hash     de6ed8d71bbaa978
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

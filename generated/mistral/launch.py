@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e906d1d6b7f2de3c
-#   text hash     5bc37e2fa72cb895
+#   content hash  1f52fa37d5812cc4
+#   text hash     7aaac52956e88681
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

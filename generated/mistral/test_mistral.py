@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  54d1844e009b121b
-#   text hash     c363d2e970fd626e
+#   content hash  a7a1e2367529615a
+#   text hash     c6a5ddc20894c050
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  370971786ac75ac8
-#   text hash     ef0cadb34b19d701
+#   content hash  390b30bedd613640
+#   text hash     6ecc44f983516426
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  adce1d5c8c889f5f
-#   text hash     47591547c5039959
+#   content hash  e28b9085371c0d1e
+#   text hash     16ba8b16c1349829
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

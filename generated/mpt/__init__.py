@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  57292246dc73edd0
-#   text hash     b9e4e08f45e483c4
+#   content hash  51da9a9fe47cb875
+#   text hash     c317a6475078f5d1
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

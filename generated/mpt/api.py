@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3f24c80d689f186a
-#   text hash     7c42dda0b332bc66
+#   content hash  c90b28b86377ef8f
+#   text hash     bd8c9d0b9a39b910
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d0ffd3aeb9167595
-#   text hash     44fb5895e3bf7f5f
+#   content hash  76c04a1d958c4a70
+#   text hash     ff7004a40dd684b6
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  89b48d7ebaa648e8
-#   text hash     5ad4a35f43cdb2d7
+#   content hash  aa3f0f6961c7eb71
+#   text hash     c1d92a79801efde8
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

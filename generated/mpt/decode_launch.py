@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2b5e838549ce5841
-#   text hash     915c80f12b774ff6
+#   content hash  d868a8fbf94cb587
+#   text hash     172564ca551af34f
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  fdb18103b96cc2f7
-#   text hash     ce4182dba811ff7b
+#   content hash  881f75dced16c0a7
+#   text hash     7cd7bca86b38944a
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c2d70ecb168309ad
-#   text hash     9ad82879fcad0e0d
+#   content hash  33aab81bad94955c
+#   text hash     5b3cfe6f52026b3f
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -356,7 +356,7 @@ def work(
             b, h = head // Hq, head % Hq
             q_start = tile * BLOCK_M
             q_offset, q_len = 0, q_total
-            k_offset, k_len = 0, k_total
+            k_len = k_total
             if (half == 0) | (early < tiles - 1 - early):
                 q_begin = k_len - q_len
                 q_first = q_start + q_begin

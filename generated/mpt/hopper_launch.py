@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  76b8b2d2c18c4b89
-#   text hash     dde8282692d2bee9
+#   content hash  a5131944f0b49797
+#   text hash     b91c7be9cd4db26f
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

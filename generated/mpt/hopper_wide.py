@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  db08e3f04377c714
-#   text hash     a1cf34b10a880b9b
+#   content hash  7d5a9b5b280f4aa5
+#   text hash     7b9980f694cc6fe2
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -226,7 +226,7 @@ def make_dv(
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_DV, BLOCK_DV // 8], [4, 1], [1, 0])
     tile, b, h = place_of(tl.program_id(0), Hq, tiles, group, grouped, joined)
     k_start = tile * BLOCK_N
-    q_offset, q_len = 0, q_total
+    q_len = q_total
     k_offset, k_len = 0, k_total
     if k_start < k_len:
         q_begin = k_len - q_len
@@ -285,7 +285,7 @@ def make_dk(
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [256 // BLOCK_D, BLOCK_D // 8], [4, 1], [1, 0])
     tile, b, h = place_of(tl.program_id(0), Hq, tiles, group, grouped, joined)
     k_start = tile * BLOCK_N
-    q_offset, q_len = 0, q_total
+    q_len = q_total
     k_offset, k_len = 0, k_total
     if k_start < k_len:
         q_begin = k_len - q_len
@@ -299,7 +299,7 @@ def make_dk(
         v_tile = matrix(v_buffer, 0)
         at = 0  # tiles of queries so far
         first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, in_prefix_len, BLOCK_M)
-        for i in tl.range(first, last):
+        for _ in tl.range(first, last):
             at, dk, dk_rest = derive(
                 at, dk, dk_rest, v_tile, queries, exchange, STAGES, SCORES, OUT
             )  # fmt: skip
@@ -328,8 +328,8 @@ def make_dq(
     k_buffer, v_buffer, kv_ready = keys
     tile, b, h = place_of(tl.program_id(0), Hq, tiles, group, grouped, joined)
     k_start = tile * BLOCK_N
-    q_offset, q_len = 0, q_total
-    k_offset, k_len = 0, k_total
+    q_len = q_total
+    k_len = k_total
     if k_start < k_len:
         q_begin = k_len - q_len
         k_first = k_start

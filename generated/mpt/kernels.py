@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  5e5623373e0b260c
-#   text hash     fdf83161030765be
+#   content hash  e58949596bc509f1
+#   text hash     e516d07650129317
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ef88d14753b89aba
-#   text hash     ad33bb1de8add4b7
+#   content hash  6057b2c0872d666b
+#   text hash     539fa0121f7e0a3f
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9bba05924cdab988
-#   text hash     094cf51979444c01
+#   content hash  268d9e60e6d0e845
+#   text hash     6114b468c41807bf
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

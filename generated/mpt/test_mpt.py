@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0ec2a4c68fa6653b
-#   text hash     c29d99ce5063e106
+#   content hash  70e49daea9d35471
+#   text hash     e16bf8f16cd26f67
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

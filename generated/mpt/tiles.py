@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ef237ea81085be71
-#   text hash     2602f48967dd1a26
+#   content hash  df4fb10c60e09581
+#   text hash     3f24d9219cdef17a
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ac75b8f072cc5f71
-#   text hash     9bf22429716afeda
+#   content hash  1436e18a02453a2a
+#   text hash     fc383cfdea4b12ae
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -351,7 +351,7 @@ def work(
             b, h = head // Hq, head % Hq
             q_start = tile * BLOCK_M
             q_offset, q_len = 0, q_total
-            k_offset, k_len = 0, k_total
+            k_len = k_total
             if (half == 0) | (early < tiles - 1 - early):
                 q_begin = k_len - q_len
                 q_first = q_start + q_begin

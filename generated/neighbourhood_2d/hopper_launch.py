@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  5a69e5ad696748fe
-#   text hash     4a74d8c68234f4bc
+#   content hash  c91379784acc14f9
+#   text hash     a71bdd95413abafa
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  110ac554a7c439e3
-#   text hash     8f9987ef4cbb5887
+#   content hash  8cb2581f2ffbcf2f
+#   text hash     ce596c5d5edb2ef9
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  a52e0d2fd4a9a7de
-#   text hash     848af4b406af9ac1
+#   content hash  acba16e205a7aa8c
+#   text hash     9d48fba89831e9ed
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  65299aa287c6e9e8
-#   text hash     354ea777728771d5
+#   content hash  6aed1b028e5d3c05
+#   text hash     56c768bd300207a6
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  8b21c9650e7dfd0f
-#   text hash     220a9a9b1487e2c3
+#   content hash  0b352b6194883feb
+#   text hash     b5b9f28d1caa58e5
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

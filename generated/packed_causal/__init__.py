@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f822907727dab825
-#   text hash     53bffd3e290b0c75
+#   content hash  5e9efbf9ad0a845c
+#   text hash     ff5fb003371af65a
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

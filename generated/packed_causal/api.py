@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  2be885588a978d7a
-#   text hash     2b2e88ea29fed739
+#   content hash  3edc33f7aaf2889f
+#   text hash     1a5a47b0ef2c3689
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

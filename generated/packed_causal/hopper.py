@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8c6c4f4d03371fc1
-#   text hash     6553fc883c991b58
+#   content hash  9868cb06ba74deb5
+#   text hash     522943d8b0dc40e7
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  23c3b2b52f8d24a2
-#   text hash     bf05db2b9520c4aa
+#   content hash  7dd25d8718bb748d
+#   text hash     acde8db536d4f07c
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -299,7 +299,7 @@ def work(
             mbarrier.wait(kv_ready.index(stage), begun // K_STAGES & 1)
             v_tile = load_values(matrix(v_buffer, stage * WORKERS + WORKER), SCORES)
             first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
-            for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
+            for _ in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
                 terms = (scale_log2, k_pos, q_begin)
                 for i in tl.range(first, last):
                     q_start = i * BLOCK_M

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  47b3d60edc182914
-#   text hash     0cb1bd1102d79289
+#   content hash  019259dc012c90cc
+#   text hash     1807fef5479e9e69
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

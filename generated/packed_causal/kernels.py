@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4e3b249b345c7f20
-#   text hash     a97eaf60e10b21d3
+#   content hash  8a3d350242ffa06a
+#   text hash     4ffe1c0e4a98b011
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

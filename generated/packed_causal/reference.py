@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c2c6b3185100b36b
-#   text hash     1a0cfbc1f96dac2d
+#   content hash  a4d115a457c9d3c7
+#   text hash     25108299ed4a1261
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -51,7 +51,7 @@ def reference(
         cuts_q, cuts_k = cu_seqlens_q.clamp(0, q.shape[0]).tolist(), cu_seqlens_k.clamp(0, k.shape[0]).tolist()
         rows, outs, lses = [], [], []
         max_logit, key_sums = q.new_full((q.shape[1],), -math.inf), q.new_zeros(q.shape[1], k.shape[0])
-        for sequence, (q_first, q_end, k_first, k_end) in enumerate(zip(cuts_q, cuts_q[1:], cuts_k, cuts_k[1:])):
+        for q_first, q_end, k_first, k_end in zip(cuts_q, cuts_q[1:], cuts_k, cuts_k[1:]):
             q_end = min(max(q_end, q_first), q_first + max_seqlen_q)
             k_end = min(max(k_end, k_first), k_first + max_seqlen_k)
             out, lse, largest, mass = _attend(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d81a4743c45b2035
-#   text hash     e78fc1fd8157c1a2
+#   content hash  8eabc7cb1f27a504
+#   text hash     5f43b33a1891f3a0
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  39ff28f5bef2b284
-#   text hash     283489b8eabeff31
+#   content hash  659c0b9a7bff6335
+#   text hash     c6c5c6352d7c6493
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

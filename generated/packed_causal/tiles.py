@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4dfe51f3fdfb4c65
-#   text hash     972252968b3e1356
+#   content hash  180c143e7086a4b3
+#   text hash     01acb98dcd640346
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

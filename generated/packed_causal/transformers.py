@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  fd110de5b8edc1db
-#   text hash     851fe1edcf7e849f
+#   content hash  b636900bb929bcbf
+#   text hash     8032980212afdc97
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e0ae98048605ba86
-#   text hash     316a9f008bf14479
+#   content hash  e6707c8355336cf9
+#   text hash     2c090326ee4fcc2d
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

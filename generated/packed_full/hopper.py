@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  9eccccf90f9a7c29
-#   text hash     ce0915dba8116ebb
+#   content hash  e090e58a29fef9e4
+#   text hash     bdb56c2a5cbbef39
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b96416658226a935
-#   text hash     68641d87be5cdb9a
+#   content hash  74b1f1143293156b
+#   text hash     37ed0056a96064cf
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -279,16 +279,16 @@ def work(
             mbarrier.wait(kv_ready.index(stage), begun // K_STAGES & 1)
             v_tile = load_values(matrix(v_buffer, stage * WORKERS + WORKER), SCORES)
             first, _, _, last = query_tiles(q_len, BLOCK_M)
-            for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
+            for _ in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
                 terms = (k_len, scale_log2, k_pos)
                 if k_start + BLOCK_N <= k_len:
-                    for i in tl.range(first, last):
+                    for _ in tl.range(first, last):
                         at, dk, dv = accumulate(
                             at, dk, dv, k_tiles, v_tile, exchange, queries, terms, BLOCK_M, BLOCK_N, BLOCK_D, STAGES, SCORES, OUT,
                             WORKER, mixed=False
                         )  # fmt: skip
                 else:
-                    for i in tl.range(first, last):
+                    for _ in tl.range(first, last):
                         at, dk, dv = accumulate(
                             at, dk, dv, k_tiles, v_tile, exchange, queries, terms, BLOCK_M, BLOCK_N, BLOCK_D, STAGES, SCORES, OUT,
                             WORKER, mixed=True

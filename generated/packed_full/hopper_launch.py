@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  f099495368e63c3a
-#   text hash     5be43412ea398f22
+#   content hash  3d43f9bd6db0adb5
+#   text hash     153826a81e7dc442
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

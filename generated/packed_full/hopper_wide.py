@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  010cbe901dee609c
-#   text hash     cdcd3ae26e53dfd9
+#   content hash  103edc8a576b6ff4
+#   text hash     452ebf63e90ed763
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -238,15 +238,15 @@ def make_dv(
         k_tile = matrix(k_buffer, 0)
         at = 0  # tiles of queries so far
         first, _, _, last = query_tiles(q_len, BLOCK_M)
-        for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
+        for _ in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
             terms = (k_len, scale_log2, k_pos)
             if k_start + BLOCK_N <= k_len:
-                for i in tl.range(first, last):
+                for _ in tl.range(first, last):
                     at, dv = weigh(
                         at, dv, k_tile, queries, exchange, terms, D, BLOCK_M, STAGES, SCORES, OUT, mixed=False
                     )  # fmt: skip
             else:
-                for i in tl.range(first, last):
+                for _ in tl.range(first, last):
                     at, dv = weigh(
                         at, dv, k_tile, queries, exchange, terms, D, BLOCK_M, STAGES, SCORES, OUT, mixed=True
                     )  # fmt: skip
@@ -298,8 +298,8 @@ def make_dk(
         v_tile = matrix(v_buffer, 0)
         at = 0  # tiles of queries so far
         first, _, _, last = query_tiles(q_len, BLOCK_M)
-        for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
-            for i in tl.range(first, last):
+        for _ in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
+            for _ in tl.range(first, last):
                 at, dk, dk_rest = derive(
                     at, dk, dk_rest, v_tile, queries, exchange, STAGES, SCORES, OUT
                 )  # fmt: skip

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6661c7b32e7e26a2
-#   text hash     4826647fd69c44ff
+#   content hash  982ebde6ce74e927
+#   text hash     d5765f488c32db34
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  326469e0af1e2a85
-#   text hash     b0532c79231d3b62
+#   content hash  feebb9d2ede1f55e
+#   text hash     288075051a6fc82c
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e1156e23f4fd4822
-#   text hash     1e7bce22c1f73201
+#   content hash  b32f42604c858e79
+#   text hash     bc81fa5f2c9f4a27
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -48,7 +48,7 @@ def reference(
             max_seqlen_q = max_seqlen_k = max_seqlen
         cuts_q, cuts_k = cu_seqlens_q.clamp(0, q.shape[0]).tolist(), cu_seqlens_k.clamp(0, k.shape[0]).tolist()
         rows, outs, lses = [], [], []
-        for sequence, (q_first, q_end, k_first, k_end) in enumerate(zip(cuts_q, cuts_q[1:], cuts_k, cuts_k[1:])):
+        for q_first, q_end, k_first, k_end in zip(cuts_q, cuts_q[1:], cuts_k, cuts_k[1:]):
             q_end = min(max(q_end, q_first), q_first + max_seqlen_q)
             k_end = min(max(k_end, k_first), k_first + max_seqlen_k)
             out, lse = _attend(

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  fcc16b5716d8af91
-#   text hash     7403ee7efed3ee72
+#   content hash  547fa2afb0be0496
+#   text hash     5251d4a1be733ebe
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ea6472fc0bb3d8f8
-#   text hash     b7a274c886faf19c
+#   content hash  e26ed0d476aee766
+#   text hash     571d4462a3826bfe
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

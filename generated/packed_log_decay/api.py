@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b2c2565e5d1f0aa8
-#   text hash     d92c5dcd7ce05b27
+#   content hash  190fadbe0944bbc3
+#   text hash     b766905846ff416e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  df90f9e2ee5296bb
-#   text hash     e7b7ba3c013ad197
+#   content hash  10c2c4f5a530e6c3
+#   text hash     89e6bb7159f92114
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

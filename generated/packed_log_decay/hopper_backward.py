@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  f35ff62a98fa5684
-#   text hash     943c1f11734d8c30
+#   content hash  fa209583cfaede98
+#   text hash     92c6c05cb0ae1c1c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

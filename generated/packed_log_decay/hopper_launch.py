@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4125c5a63abb7963
-#   text hash     2bb1bdd389376d5a
+#   content hash  3255d4668090342e
+#   text hash     e9b38fe52fe4cc45
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a4e0b37c233d441a
-#   text hash     7ed53efdac480ca1
+#   content hash  3e160219c7de8f2c
+#   text hash     feefd43d9a98666c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

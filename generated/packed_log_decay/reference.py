@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  dbcdc88d15568ed6
-#   text hash     ff8a4d1705ef14b5
+#   content hash  8ac01746fb1ec955
+#   text hash     d54527868f87503d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -80,7 +80,7 @@ def _reference(
             max_seqlen_q = max_seqlen_k = max_seqlen
         cuts_q, cuts_k = cu_seqlens_q.clamp(0, q.shape[0]).tolist(), cu_seqlens_k.clamp(0, k.shape[0]).tolist()
         rows, outs, lses = [], [], []
-        for sequence, (q_first, q_end, k_first, k_end) in enumerate(zip(cuts_q, cuts_q[1:], cuts_k, cuts_k[1:])):
+        for q_first, q_end, k_first, k_end in zip(cuts_q, cuts_q[1:], cuts_k, cuts_k[1:]):
             q_end = min(max(q_end, q_first), q_first + max_seqlen_q)
             k_end = min(max(k_end, k_first), k_first + max_seqlen_k)
             out, lse = _attend(

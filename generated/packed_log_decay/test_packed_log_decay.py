@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  4d93f02d27f58f9c
-#   text hash     0a4ddb6606044014
+#   content hash  0af7ba88e276a7e8
+#   text hash     e7c7eae539d82db0
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9dfeb631e0dd7f4e
-#   text hash     5cce432b64de6466
+#   content hash  56c70124592d79c9
+#   text hash     fd20e2f6474bb758
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6341b987473add03
-#   text hash     6297f61825701551
+#   content hash  ddb0bced10f6fe96
+#   text hash     df0ea3048da31112
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  a362422244c961af
-#   text hash     b3d496ed86400268
+#   content hash  9751938f15209ddf
+#   text hash     f4973c0272d8106b
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

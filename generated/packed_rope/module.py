@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4972ffa3c4393f1b
-#   text hash     a014e96313c51a61
+#   content hash  1270061f80f8d005
+#   text hash     cf59d03bdd95e794
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

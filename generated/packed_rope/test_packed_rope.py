@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3e9ca3581366aa29
-#   text hash     76c8d4a5c3f5d14d
+#   content hash  2f7825d45bef9b1d
+#   text hash     5d015831bde7eb58
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

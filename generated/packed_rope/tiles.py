@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  08fc523bfffc4108
-#   text hash     d0e59514397f1a29
+#   content hash  3521be10425336a8
+#   text hash     415548ecb4435486
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  1245d0f9fa15733a
-#   text hash     d29c7d02fe982076
+#   content hash  5dbcf7185fd1662a
+#   text hash     44b4605759540bee
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

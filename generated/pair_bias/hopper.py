@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7410dee5b78b18f0
-#   text hash     1bdddcbcfc374319
+#   content hash  734e259cfc5e2a47
+#   text hash     7d9b0fae2894fc0a
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -423,7 +423,7 @@ def load_tiles(
     STAGES: tl.constexpr, Q_STAGES: tl.constexpr, WORKERS: tl.constexpr
 ):  # fmt: skip
     """Copy the tiles of queries, keys and values that the workers need, in their order."""
-    q_total, k_total, Hq = lengths
+    k_total, Hq = lengths
     items, tiles, group, per_item = order
     q_buffer, q_ready, q_free = queries
     at = 0  # tiles of keys so far
@@ -436,7 +436,7 @@ def load_tiles(
             head = place[0] * group + place[2]
             b, h = head // Hq, head % Hq
             q_start = tile * BLOCK_M
-            q_offset, q_len = 0, q_total
+            q_offset = 0
             k_offset, k_len = 0, k_total
             if (half == 0) | (early < tiles - 1 - early):
                 first, _, _, last = key_tiles(k_len, BLOCK_N)
@@ -496,7 +496,7 @@ def forward(
         out_ptr, lse_ptr, q_total, k_total, Hq, scale, in_bias_ptr, in_bias_stride_batch,
         in_bias_stride_head, in_bias_stride_query, in_bias_stride_key
     )  # fmt: skip
-    lengths = (q_total, k_total, Hq)
+    lengths = (k_total, Hq)
     order = (items, tiles, group, per_item)
     # a worker's threads get the registers that the loader leaves
     if WORKERS == 3:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  ce4d98b8cb55d658
-#   text hash     9a8d2fcf4ce7e7ab
+#   content hash  2f600c17d5b4e92e
+#   text hash     ce3159048ac6d978
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

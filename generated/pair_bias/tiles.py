@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  a8775669499e2235
-#   text hash     433c3d99aaf56871
+#   content hash  44ee5e5204ef8162
+#   text hash     00e6f4a8b5bc256c
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

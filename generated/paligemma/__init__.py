@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b9b08e8f13a32b77
-#   text hash     b86d2e242bfa29fd
+#   content hash  29d64d4b40d6edac
+#   text hash     0aac9e1ddde455e6
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

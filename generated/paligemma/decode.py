@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7151f0d52e73600a
-#   text hash     56a44994e1d25f7c
+#   content hash  23a26ad67f8ceb88
+#   text hash     e407069ba8ef1478
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4daba7e82b89f4b6
-#   text hash     a57a8a6a175b08df
+#   content hash  81446daaf154b635
+#   text hash     fb5dea0fbf715215
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1eafc54e17aedcae
-#   text hash     fc8cd4a2664bc510
+#   content hash  b24a026299593cf0
+#   text hash     9a4dd7b0b5f8a1e9
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

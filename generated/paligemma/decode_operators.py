@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2671a66d51d455fd
-#   text hash     de572ccc2b6b2d80
+#   content hash  3ea5ea5a859ef69d
+#   text hash     8c08f17dda147140
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

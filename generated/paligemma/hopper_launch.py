@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  96b28519c4f56e19
-#   text hash     13f398d6505b8bdb
+#   content hash  ede335396335c83f
+#   text hash     79f8f10d2246c8c8
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

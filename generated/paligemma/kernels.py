@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e5ffdad3fa06296a
-#   text hash     b17a5456b917ca45
+#   content hash  bd9e826201451f31
+#   text hash     13294f16cbf04edc
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  71fc24b09e8d38d9
-#   text hash     d4a6119e8b5778f3
+#   content hash  c2ea4dff3f537679
+#   text hash     b8965baa95cde9ed
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  5822a312811dafee
-#   text hash     fc5154326d871e67
+#   content hash  841a73d63805d8b5
+#   text hash     7dc8e13b4ffaf5ae
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e8ea76430d31e4f1
-#   text hash     1ed8d799847ab3e2
+#   content hash  17419730148d4ed0
+#   text hash     513f87ef182414e7
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  4ee82510e2a66f6c
-#   text hash     b03bafcc4904a998
+#   content hash  d10b0638e5cd34ae
+#   text hash     b5410665df9d6d65
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c671b11b9c99d138
-#   text hash     9b3d1e14e8fd54bc
+#   content hash  d07b124475066296
+#   text hash     04b057965cf2951c
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  561c91d5c9e0d267
-#   text hash     2d13259dc5be40b8
+#   content hash  f7001324f314b4c9
+#   text hash     3304c939fa1554d9
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

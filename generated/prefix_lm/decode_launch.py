@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3e3717c1f8dc8700
-#   text hash     aa2643be24de957c
+#   content hash  56904e08961b59a2
+#   text hash     735cd4c1c9c6242d
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

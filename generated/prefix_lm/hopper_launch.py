@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c65216a48a76ba5e
-#   text hash     57e795067824f993
+#   content hash  2dfab8184cd971c9
+#   text hash     6c44e7ef526fa621
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

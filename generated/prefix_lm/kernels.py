@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  07045ee1f12bbcc1
-#   text hash     6395004c230f9aa2
+#   content hash  f0141dce33b178a7
+#   text hash     d889daba4fffc66d
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

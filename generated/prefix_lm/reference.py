@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d4178094009d4348
-#   text hash     c6dc7436077e60a3
+#   content hash  9f11bb2c9f240241
+#   text hash     6d518f3cd613dbf8
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e7ae366c3bc2d0d3
-#   text hash     f881f71c2960e11b
+#   content hash  db68140c83bb7499
+#   text hash     5fb3b6b7e8f40fde
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

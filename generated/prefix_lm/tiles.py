@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8e9718d81e17d297
-#   text hash     3e99fc8964b481fa
+#   content hash  d61c954dbaa97954
+#   text hash     1868506136cd16b3
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

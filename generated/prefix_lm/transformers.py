@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e6bf0fd9315d40fe
-#   text hash     746e1230bc89e0bf
+#   content hash  71a288ee9c1041f6
+#   text hash     dd46a3ecf1bb9eab
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1245ae1a6b3ad7e6
-#   text hash     f1ea8292da1f1dd5
+#   content hash  db35289df00ee786
+#   text hash     f29c7e9de05a6d4a
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  fbb7b33e67daddde
-#   text hash     c53ae2a9a8a72930
+#   content hash  fed65ab0ffa3e1a0
+#   text hash     097b34ff7cc74c49
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  981ccb90c8b7b067
-#   text hash     a3bf3a6ba9705f78
+#   content hash  a59ee9256f803270
+#   text hash     cef275192cd0ed11
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  46a53da1579fed83
-#   text hash     ac0de2b33d41eecf
+#   content hash  6c5d06d96b21bb05
+#   text hash     030ed5f9948710d7
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2def3a31c7b09ca3
-#   text hash     1352529905a45913
+#   content hash  8138d6baed3b46aa
+#   text hash     af478b95e94e3c54
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1da140dedfc7c578
-#   text hash     21b65c0ee66cf686
+#   content hash  dbb3d962c563025a
+#   text hash     3fcbeb9398330099
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  243475f19bf43a64
-#   text hash     5c09d1735a24d4f0
+#   content hash  fec3ccc2737f9d49
+#   text hash     788b2ad4d2085352
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  4f06b6ec69745466
-#   text hash     f66745bb78302e6b
+#   content hash  99f9369ce277855f
+#   text hash     2a8294759760ff78
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

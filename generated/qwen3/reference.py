@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3108eca5275d7b57
-#   text hash     7fa94f0a8548f6e4
+#   content hash  dc3938c1de5a2363
+#   text hash     e93f7e0116e2ae30
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  f7830edea13c98e6
-#   text hash     fc94067ff3c1d6d0
+#   content hash  3f372af2e40de7a3
+#   text hash     627a8b049e211e8c
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  89e92007db68c1ea
-#   text hash     7ed86169ff7522a0
+#   content hash  1cfdcab49407d828
+#   text hash     5c333f4b09b4c656
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

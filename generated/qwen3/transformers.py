@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c00ad7f2a9ce5376
-#   text hash     2727a705e69ed842
+#   content hash  20463ce83ca03763
+#   text hash     00a84a8bf374b662
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  687ce77f2be63d33
-#   text hash     a73b7a5538b8af77
+#   content hash  f98c4d47011dc7ec
+#   text hash     a2759d86643047c3
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

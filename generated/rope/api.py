@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  89079b74d1eb0436
-#   text hash     00718526e77746f1
+#   content hash  1227eb1072d6f68d
+#   text hash     de0385a5b003cfed
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

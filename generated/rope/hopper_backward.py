@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  03ae810240289736
-#   text hash     bee713ce5d5b62df
+#   content hash  a9f92936dda2d105
+#   text hash     c3769ea5df34256a
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -272,7 +272,7 @@ def work(
     while tile >= 0:
         stage = begun % K_STAGES
         k_start = tile * BLOCK_N
-        q_offset, q_len = 0, q_total
+        q_len = q_total
         k_offset, k_len = 0, k_total
         if k_start < k_len:
             q_begin = k_len - q_len
@@ -392,8 +392,8 @@ def add_shares(
     while tile >= 0:
         mbarrier.arrive(kv_free.index(begun % K_STAGES), count=1)
         k_start = tile * BLOCK_N
-        q_offset, q_len = 0, q_total
-        k_offset, k_len = 0, k_total
+        q_len = q_total
+        k_len = k_total
         if k_start < k_len:
             q_begin = k_len - q_len
             k_first = k_start

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  41444d2f656717f8
-#   text hash     b529f35723c3d3d3
+#   content hash  959a0547a7d4b05c
+#   text hash     791221d7b4066871
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  18fc38b9fddc0fa8
-#   text hash     22dbbe7d6062df54
+#   content hash  ddd51cd58c43822e
+#   text hash     cfc9492bd0c7e210
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

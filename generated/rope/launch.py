@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  cf824660c46d0af7
-#   text hash     c6ce244a100d0984
+#   content hash  a38ebfe5a509d813
+#   text hash     b411bb1963d16719
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

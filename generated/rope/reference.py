@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8dde6af753288059
-#   text hash     26189881076a3c87
+#   content hash  7ab8da933039ede6
+#   text hash     3801221857aaaab2
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

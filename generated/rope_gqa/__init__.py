@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f12fa72f02da8900
-#   text hash     12d769240b6f7423
+#   content hash  39ae7c8ff9964552
+#   text hash     5c975f0b8980f343
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  69a3eba2aa73001e
-#   text hash     41900bceb2c0627e
+#   content hash  ffedde0586c2a835
+#   text hash     01e5240016d82078
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

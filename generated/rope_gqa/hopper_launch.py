@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5ed7c22d9bb42364
-#   text hash     cc8ae70d189db358
+#   content hash  1f9d8fe3c2919898
+#   text hash     e56a87a00afa97ae
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4fb3173dfadc26d4
-#   text hash     c725e332e7109985
+#   content hash  715229a69adfee54
+#   text hash     2a41d5ccf3262b0c
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1843a17e4fbe412f
-#   text hash     7433791a776ec971
+#   content hash  4d76710ce06b4f88
+#   text hash     c0f1148fb3240551
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  cf4cf9bc4cb02c93
-#   text hash     62ce00c8e0e9afeb
+#   content hash  87c8a7fc617cb8f2
+#   text hash     c9a439a9658bef0f
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a789262d7a0c4c9d
-#   text hash     61f6b183ce006f2e
+#   content hash  19b5cfc0c36aab12
+#   text hash     237d75a7656a6116
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f938d41ac4cd0c7c
-#   text hash     6ca7466fa6f5f523
+#   content hash  8a4c8831de9f005f
+#   text hash     ba966ce36bca673e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  527bfce628a7ae12
-#   text hash     99f523c06b78c374
+#   content hash  2ba655f709cdd16f
+#   text hash     1313945e162ce867
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e0f3d64c5e592129
-#   text hash     9ed457d66e7913c5
+#   content hash  91f35736bf97ccd7
+#   text hash     3fad5166f46e56f0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -218,7 +218,7 @@ def make_dv(
     tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, grouped, joined)
     Hkv = Hq // GROUP
     k_start = tile * BLOCK_N
-    q_offset, q_len = 0, q_total
+    q_len = q_total
     k_offset, k_len = 0, k_total
     if k_start < k_len:
         q_begin = k_len - q_len
@@ -233,7 +233,7 @@ def make_dv(
         k_tile = matrix(k_buffer, 0)
         at = 0  # tiles of queries so far
         first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
-        for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
+        for _ in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
             terms = (scale_log2, k_pos, q_begin)
             # a short tile at the end takes a mask
             full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
@@ -271,7 +271,7 @@ def make_dk(
     tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, grouped, joined)
     Hkv = Hq // GROUP
     k_start = tile * BLOCK_N
-    q_offset, q_len = 0, q_total
+    q_len = q_total
     k_offset, k_len = 0, k_total
     if k_start < k_len:
         q_begin = k_len - q_len
@@ -284,8 +284,8 @@ def make_dk(
         v_tile = matrix(v_buffer, 0)
         at = 0  # tiles of queries so far
         first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, BLOCK_M)
-        for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
-            for i in tl.range(first, last):
+        for _ in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
+            for _ in tl.range(first, last):
                 at, dk, dk_rest = derive(
                     at, dk, dk_rest, v_tile, queries, exchange, STAGES, SCORES, OUT
                 )  # fmt: skip
@@ -311,8 +311,8 @@ def make_dq(
     k_buffer, v_buffer, kv_ready = keys
     tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, grouped, joined)
     k_start = tile * BLOCK_N
-    q_offset, q_len = 0, q_total
-    k_offset, k_len = 0, k_total
+    q_len = q_total
+    k_len = k_total
     if k_start < k_len:
         q_begin = k_len - q_len
         k_first = k_start

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  67da20d4b6e3004a
-#   text hash     dcf5b51e35f76543
+#   content hash  505ec3145892e5c9
+#   text hash     d386dbd102e9ac75
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d99cab8076b5703c
-#   text hash     1332321a265f071f
+#   content hash  e139a506003eeecb
+#   text hash     55d38578496fbc3f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

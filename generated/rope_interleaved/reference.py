@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0b2e413df12daafb
-#   text hash     7d7b3284f2121194
+#   content hash  e6be65acaa0a98ba
+#   text hash     c6c6b8cd849618d3
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  59c7ba9630a4686a
-#   text hash     398d1e80781a457e
+#   content hash  c7a9c3a29eb91f46
+#   text hash     54fca744c91045b3
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  ca5650d3cb381dd2
-#   text hash     02c742c78d624648
+#   content hash  78aab3a3ba4d6541
+#   text hash     6f897e0001e7fb5d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

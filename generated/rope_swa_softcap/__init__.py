@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  111a8a6be6ed542d
-#   text hash     09ad8c80dd1dbd4a
+#   content hash  236e284c79aaea8a
+#   text hash     2b3c9e928996ff28
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4b1ad8367f0823c2
-#   text hash     87f51f9986c0efe6
+#   content hash  9dbb20bb753a762e
+#   text hash     43f3ddc70c895dbf
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  ee8eda267be4def0
-#   text hash     ebc9612d85ae0f55
+#   content hash  3dc72d510ccc2f8b
+#   text hash     cf24f6201e6a9571
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0e9831926bd23fd4
-#   text hash     ad63b9465b1d30d0
+#   content hash  6f5c240f29dd82f1
+#   text hash     8dde2fc379d2b96e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  594432e645255404
-#   text hash     f32384ce440cc75f
+#   content hash  cec6d3c4ab251974
+#   text hash     862766755eaaef72
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3cf9b216b8a897c4
-#   text hash     925f10eb28b0c460
+#   content hash  81900a7595b8e624
+#   text hash     96027c92a6c976fa
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c215e8ed180104db
-#   text hash     6488bd9555f7b411
+#   content hash  0c7b0039b00b58bc
+#   text hash     ad9710a892818f26
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e0dd3bb17f72c573
-#   text hash     69fd0194b502343a
+#   content hash  83749962d6ca2373
+#   text hash     f8fbaa9943a6d426
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

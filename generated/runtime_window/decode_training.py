@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  728014937e7016cd
-#   text hash     a6d367f6dd656657
+#   content hash  8949629d1b1f713f
+#   text hash     557ce2fc867d05c8
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8f4dfefe7f4b277d
-#   text hash     08541699a99e5657
+#   content hash  31515f726b240bbc
+#   text hash     d66732a382fb1cf1
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

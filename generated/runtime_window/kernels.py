@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  cd7ee35a1d6e7b6c
-#   text hash     3b8e3c1a26795611
+#   content hash  2fcf33f99b1a91bf
+#   text hash     888059c753a1b1a4
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

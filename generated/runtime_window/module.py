@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8f35aa42d927eb65
-#   text hash     bd9cf7927e3de784
+#   content hash  cbe3e82db1f77cbd
+#   text hash     06d023cc5671a101
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c8df200cbfa1fb71
-#   text hash     34e4e4200fe4e0ac
+#   content hash  5d989f624f8f42ef
+#   text hash     d166ee1e5ff6d968
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  81193db8c08dbe35
-#   text hash     e95b4633cfefec55
+#   content hash  d726912022c9b5bd
+#   text hash     5476fee049a17ca7
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  084ae24ad2c671de
-#   text hash     9f36535f553fc289
+#   content hash  8abeda8ba0aa3604
+#   text hash     bfb17b89f6f6cd9f
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

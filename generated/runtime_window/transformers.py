@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  945564abe82685f4
-#   text hash     b1001a0ab965258b
+#   content hash  f5174ebe17bd5f90
+#   text hash     e0ba67d29b092a8c
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

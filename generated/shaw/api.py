@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  4a92c5e3cb0cb296
-#   text hash     3a866d5620410c1e
+#   content hash  3737ee1d4e894bee
+#   text hash     9eb65ee4ba4a0e09
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  60c9a1d2837980d9
-#   text hash     0031afc4036f5ed2
+#   content hash  bfce4162dff793a3
+#   text hash     325634cc4c1e6428
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -345,7 +345,7 @@ def work(
             b, h = head // Hq, head % Hq
             q_start = tile * BLOCK_M
             q_offset, q_len = 0, q_total
-            k_offset, k_len = 0, k_total
+            k_len = k_total
             if (half == 0) | (early < tiles - 1 - early):
                 q_begin = k_len - q_len
                 # [64]
@@ -437,7 +437,7 @@ def load_tiles(
     STAGES: tl.constexpr, Q_STAGES: tl.constexpr, WORKERS: tl.constexpr
 ):  # fmt: skip
     """Copy the tiles of queries, keys and values that the workers need, in their order."""
-    q_total, k_total, Hq = lengths
+    k_total, Hq = lengths
     items, tiles, group, per_item = order
     q_buffer, q_ready, q_free = queries
     at = 0  # tiles of keys so far
@@ -450,7 +450,7 @@ def load_tiles(
             head = place[0] * group + place[2]
             b, h = head // Hq, head % Hq
             q_start = tile * BLOCK_M
-            q_offset, q_len = 0, q_total
+            q_offset = 0
             k_offset, k_len = 0, k_total
             if (half == 0) | (early < tiles - 1 - early):
                 first, _, _, last = key_tiles(k_len, BLOCK_N)
@@ -512,7 +512,7 @@ def forward(
         in_distance_score_stride_batch, in_distance_score_stride_head, in_distance_score_stride_query,
         in_distance_score_stride_entry
     )  # fmt: skip
-    lengths = (q_total, k_total, Hq)
+    lengths = (k_total, Hq)
     order = (items, tiles, group, per_item)
     # a worker's threads get the registers that the loader leaves
     if WORKERS == 3:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  eaae723cc403a9d8
-#   text hash     6a1229b1b8528ae4
+#   content hash  dc2c23e28aca73bf
+#   text hash     298397ab2d8c15d1
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  98a15e92a42aab7e
-#   text hash     f432e7f19861fc5a
+#   content hash  bf7d7f505f165d80
+#   text hash     c85400f85c02f646
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5e5a0dab7d7787fa
-#   text hash     e5e7a7031c73333f
+#   content hash  4327e905347c79fb
+#   text hash     b16090212e05748d
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

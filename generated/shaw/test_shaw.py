@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  da13e798c5cffb06
-#   text hash     d8f7b5d5b43b5e26
+#   content hash  5eb81bc28e8072d9
+#   text hash     04571a1164c1050f
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

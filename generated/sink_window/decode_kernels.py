@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  fb979cdf6714ebc7
-#   text hash     5a1fd69c3d3be7b2
+#   content hash  a9211937217d03aa
+#   text hash     07bfe92a4aca2589
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f0f3d88220876dbd
-#   text hash     85dc851fcccd180a
+#   content hash  1edeefe3965fe12e
+#   text hash     da298b61d6632b05
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

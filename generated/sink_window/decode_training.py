@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3938eac8a69e6f4b
-#   text hash     2c1bae708ee52df5
+#   content hash  c42a86f67c4143dd
+#   text hash     cddd40ae63c116c6
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

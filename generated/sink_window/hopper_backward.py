@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f2a506426b2b219a
-#   text hash     5e5795dcc36024e5
+#   content hash  1d5a4074b3583b47
+#   text hash     f28977ae940f39ed
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -251,7 +251,7 @@ def work(
         stage = begun % K_STAGES
         Hkv = Hq // GROUP
         k_start = tile * BLOCK_N
-        q_offset, q_len = 0, q_total
+        q_len = q_total
         k_offset, k_len = 0, k_total
         if k_start < k_len:
             q_begin = k_len - q_len
@@ -267,7 +267,7 @@ def work(
             mbarrier.wait(kv_ready.index(stage), begun // K_STAGES & 1)
             v_tile = matrix(v_buffer, stage * WORKERS + WORKER)
             first, full_first, full_last, last = query_tiles(k_first, k_last, q_len, q_begin, in_window, BLOCK_M)
-            for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
+            for _ in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
                 terms = (scale_log2, k_pos, q_begin, in_window)
                 # a short tile at the end takes a mask
                 full_last = tl.where(k_start + BLOCK_N <= k_len, full_last, full_first)
@@ -375,8 +375,8 @@ def add_shares(
     while tile >= 0:
         mbarrier.arrive(kv_free.index(begun % K_STAGES), count=1)
         k_start = tile * BLOCK_N
-        q_offset, q_len = 0, q_total
-        k_offset, k_len = 0, k_total
+        q_len = q_total
+        k_len = k_total
         if k_start < k_len:
             q_begin = k_len - q_len
             k_first = k_start

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  3beb6bfde559db18
-#   text hash     6e6ad4031778e8e7
+#   content hash  29d635b2120e8352
+#   text hash     b63c123ccb3dc8dd
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8a34eb12daaf9898
-#   text hash     65ec793ebde71f68
+#   content hash  22c4aaa7e0c0af00
+#   text hash     8f31dd85d3fc3e0d
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

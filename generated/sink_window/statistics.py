@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ef1b6bd4eff6c9cb
-#   text hash     fd9a855d356b6531
+#   content hash  7cfaff06306c806d
+#   text hash     19ddd4e8207c8109
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  06f87b8e98b6971d
-#   text hash     0cb3632f4fa1e9f3
+#   content hash  25e0b29299d671f8
+#   text hash     06c9787b1e36de80
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  0d555a7f4a54a450
-#   text hash     4808a39313873911
+#   content hash  4c7570dbbb0bb95b
+#   text hash     f93d406770d028ec
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

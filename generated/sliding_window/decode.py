@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6dbaf28644a940cf
-#   text hash     a00966cbbc78ee4a
+#   content hash  72099e9fa89d3497
+#   text hash     09bb8c104afcf661
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

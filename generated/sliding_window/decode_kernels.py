@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  6a780f4b6366e643
-#   text hash     9ba739842381d78e
+#   content hash  bc711f2a9f2b6ad0
+#   text hash     09006fa737f3fd7f
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  92cd9301f5d9aa44
-#   text hash     e37aeac2521f9f5d
+#   content hash  067266537fd04fbb
+#   text hash     771084801b6412cd
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  65f63c3e0acf856d
-#   text hash     e9ef98f4d88134d7
+#   content hash  b27b8f09d6c50902
+#   text hash     fcb49cc8fcfb74cf
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4f2ec17b0ad0f594
-#   text hash     178be3dbb2d8af6c
+#   content hash  03351057451d05a7
+#   text hash     a0003756aeed4221
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a20625b511ab2057
-#   text hash     6a6719e6fca25acc
+#   content hash  1ee83e717202927e
+#   text hash     d9278a4bc0646e8c
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

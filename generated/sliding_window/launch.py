@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  02de23c85bdfefb4
-#   text hash     118b02ded8fd38be
+#   content hash  663c4a31727a37db
+#   text hash     bf10f57499515f78
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5ef9a0560adb7288
-#   text hash     8e5aa4b3fce8b964
+#   content hash  753e6a0c91573456
+#   text hash     d4f23474972c9056
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  698337221ed18965
-#   text hash     6e4918417e536bf2
+#   content hash  41b2863954f193ca
+#   text hash     4c8d5f97f01249db
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

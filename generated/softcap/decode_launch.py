@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  95b772409cd5c5a7
-#   text hash     7930652c46bd6439
+#   content hash  e4c747b0fbcdca59
+#   text hash     693e1dafe1ca0320
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  02ca660b32da03c2
-#   text hash     fa3161e56f5ec56c
+#   content hash  18af1a1480b41b31
+#   text hash     39f36fc38d3db329
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

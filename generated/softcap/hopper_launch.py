@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3f615d89f4591b75
-#   text hash     723a45591602e451
+#   content hash  c4a8da9c3fb019a3
+#   text hash     63adabbb43b4f5f5
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1766dcbc052d2462
-#   text hash     18fbfa6f39ba4f34
+#   content hash  8156bd66c4b371e0
+#   text hash     135053eac3d2d797
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b0226fe88ad3ee32
-#   text hash     8ffc22e5ead35e7b
+#   content hash  5820835fba1f5bdc
+#   text hash     52b5cd5428a07143
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  8d265a95bc0f3ce8
-#   text hash     83b5d81488b1e14e
+#   content hash  8289918674a73672
+#   text hash     b6cac538cdb2a5ea
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  fd56b07f2e6382e7
-#   text hash     b38a73cd583141b1
+#   content hash  065edc29e16a6ab5
+#   text hash     60a304a7f921a9cb
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

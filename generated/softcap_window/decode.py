@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  fe0859503d9fcda0
-#   text hash     009e13d46f360efe
+#   content hash  228efb88a9d5577e
+#   text hash     0e9408fd57973b98
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

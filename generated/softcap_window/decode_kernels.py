@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5ca4419a1ace1501
-#   text hash     b4633ac6984f0ab4
+#   content hash  36614779747ee527
+#   text hash     af4abeb99d7d11bd
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

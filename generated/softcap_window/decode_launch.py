@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  fb1647d24e6c1292
-#   text hash     c2eb1dfea9521937
+#   content hash  0510e3ea13084d8d
+#   text hash     047bc64bb561885b
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

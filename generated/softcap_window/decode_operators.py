@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b206060f50550ad5
-#   text hash     177a91bb4236fde9
+#   content hash  c69bc94909c67523
+#   text hash     16e4c100b082d6e8
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  3ab7702c14634fdb
-#   text hash     5e2c26efb90b65cc
+#   content hash  e54bedfce4522a94
+#   text hash     470fb06e0b0d6d34
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

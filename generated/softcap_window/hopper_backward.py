@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4da4765977a6eb71
-#   text hash     bdc2afbfa2883332
+#   content hash  a4df9505b5bf0a45
+#   text hash     9ab492cabe50a033
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -256,7 +256,7 @@ def work(
         stage = begun % K_STAGES
         Hkv = Hq // GROUP
         k_start = tile * BLOCK_N
-        q_offset, q_len = 0, q_total
+        q_len = q_total
         k_offset, k_len = 0, k_total
         if k_start < k_len:
             q_begin = k_len - q_len
@@ -271,7 +271,7 @@ def work(
             mbarrier.wait(kv_ready.index(stage), begun // K_STAGES & 1)
             v_tile = matrix(v_buffer, stage * WORKERS + WORKER)
             first, _, _, last = query_tiles(k_first, k_last, q_len, q_begin, in_window, BLOCK_M)
-            for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
+            for _ in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
                 terms = (q_len, scale, k_pos, q_begin, in_window)
                 for i in tl.range(first, last):
                     q_start = i * BLOCK_M
@@ -376,8 +376,8 @@ def add_shares(
     while tile >= 0:
         mbarrier.arrive(kv_free.index(begun % K_STAGES), count=1)
         k_start = tile * BLOCK_N
-        q_offset, q_len = 0, q_total
-        k_offset, k_len = 0, k_total
+        q_len = q_total
+        k_len = k_total
         if k_start < k_len:
             q_begin = k_len - q_len
             k_first = k_start

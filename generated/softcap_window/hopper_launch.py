@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d861a127d058b133
-#   text hash     0e93d4b697d52d25
+#   content hash  0e45cff842ebd34c
+#   text hash     191683383a3d0e92
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  52c1c5a14cc7e25d
-#   text hash     9fbb6063ae39d2b7
+#   content hash  cf1cfe50fcf18e15
+#   text hash     a3b10829f7ed8696
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

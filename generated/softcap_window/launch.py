@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f19d826fb73c1556
-#   text hash     9ebb92f32a3d7413
+#   content hash  070196c053d36099
+#   text hash     d25631c67f30b5e0
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  bde495b9acca2540
-#   text hash     f8057bb4468f37fc
+#   content hash  59fa4e0f087a8e99
+#   text hash     c380632677bf09a1
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  71bbb62b1d4d2230
-#   text hash     c744536f16afeef9
+#   content hash  8cbeae3883c842e8
+#   text hash     c74ebbf53e2ebb6a
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  09e7f8b0827c5d97
-#   text hash     78a47994f7423da9
+#   content hash  b48650bc1bbd2e32
+#   text hash     1fa4cf7934a650ce
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

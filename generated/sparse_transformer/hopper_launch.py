@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  696d6b9c3a6b77c9
-#   text hash     12fe347395e54d71
+#   content hash  dc80d23c2ce7841e
+#   text hash     9ae03913f1d35c31
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

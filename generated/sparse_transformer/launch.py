@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  f6a99d6078c42baa
-#   text hash     fceacfbdf1765adc
+#   content hash  2198f9a15683242d
+#   text hash     fc9024c20108772d
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d23fd741dfe347ab
-#   text hash     79a2f4ec5bc28b6b
+#   content hash  5d68b11aafd9c27d
+#   text hash     949aa52e849918eb
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e331a9d8bcdd9bd0
-#   text hash     0bfa8f239301f8c4
+#   content hash  2e0fc0f72535e677
+#   text hash     67650b988a7e5204
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  eefd1fb27456377c
-#   text hash     8530fd35cb90c2c6
+#   content hash  e3a2f0ed0d87d5a8
+#   text hash     120dd5eb6993c0cc
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

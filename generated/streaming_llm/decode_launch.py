@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7794339ac15a6a5e
-#   text hash     b50a5ea6d10057b7
+#   content hash  aec359e80eec6c5e
+#   text hash     ec2e9c0e2cd05af2
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

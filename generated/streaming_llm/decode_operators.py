@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  415f37d629a95562
-#   text hash     168ed25b33f38e2f
+#   content hash  b3c6f9f332831332
+#   text hash     a557bf1fb44101d2
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a14ef3b35455043e
-#   text hash     594e9fc79ec3319b
+#   content hash  65a464a7e447b139
+#   text hash     933caeef080515e7
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  28d4aff8e7baa673
-#   text hash     ffda1f9010213b37
+#   content hash  782fa65fab621a11
+#   text hash     d8551d6c5eceac1c
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  afad6b666d855fda
-#   text hash     0f34974e13e4a040
+#   content hash  311bb875761490df
+#   text hash     917cd63eaa890a20
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

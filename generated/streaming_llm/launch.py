@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  eed46f19682d676b
-#   text hash     5986d66dd3e9c9d0
+#   content hash  0d24e363cdc64262
+#   text hash     6bc4a8e8ae1077c0
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  7b215220cac389f7
-#   text hash     d9f29fc2d474ae30
+#   content hash  4abc951289084ec6
+#   text hash     14a74b7d1d5c88a8
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0e11c5cf08bfad50
-#   text hash     4636bea6c1ea01eb
+#   content hash  590eaa006239a654
+#   text hash     d28174c457bfefa1
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

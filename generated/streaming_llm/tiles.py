@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  55210e79065432ac
-#   text hash     3f1d31217e4272f1
+#   content hash  3ead9ebd4c862633
+#   text hash     1555134ee5097526
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

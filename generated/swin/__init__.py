@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f620e2a2e58b1b80
-#   text hash     4559d3ec9a69f4c6
+#   content hash  4a01c622f9c11091
+#   text hash     e0e4d07c92a4abcc
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8b47969afe94785c
-#   text hash     2b54c9a471f2b52a
+#   content hash  eb5db3ec98116e36
+#   text hash     701fd193204b8e3c
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  02c556c6ad7166ff
-#   text hash     352127642c5e8160
+#   content hash  dfcddc9330075f7e
+#   text hash     b5c8acfceab981a0
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

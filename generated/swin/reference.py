@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  406880b3eae3ac1b
-#   text hash     fc9fc27c323c59c0
+#   content hash  6b21689d1b2f2089
+#   text hash     b8e307513eb1ddad
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

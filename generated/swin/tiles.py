@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ed6379ba956ae461
-#   text hash     49dd303d6a23e1fc
+#   content hash  8825027d2439b9fb
+#   text hash     d8019683712db2b1
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  93be8a37f4b1bf70
-#   text hash     6793ee697e09bb0c
+#   content hash  b9e1efaf219ab2b7
+#   text hash     6bf0bf0fc1a0371a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d24e76524b16e1f0
-#   text hash     3b7e6d441be70666
+#   content hash  45531112ac90fa21
+#   text hash     bbf30ae7c2688e08
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  99bba6d5b4a533bd
-#   text hash     bddd034151bfa1d9
+#   content hash  dfd1910e803f31fc
+#   text hash     dadea75f002fb9cf
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  787f5a1a2878a205
-#   text hash     d99d5c491d7c2301
+#   content hash  031242ef4de8e323
+#   text hash     2a1a441f9bbd3b1e
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  806ac1a9bd98c65f
-#   text hash     03fb1000c139f10a
+#   content hash  db26ac5b150e6452
+#   text hash     470b7348cab7094b
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

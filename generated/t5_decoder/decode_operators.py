@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  a39e4d441e7a4c1a
-#   text hash     89282b8214a28932
+#   content hash  24aa3b290e19ffa3
+#   text hash     5376db30c5c40748
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

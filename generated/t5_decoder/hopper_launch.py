@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  58f816f1ec6e933b
-#   text hash     79e899b92ee3244f
+#   content hash  f724064e132690ce
+#   text hash     f96a079534afb5e6
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ef66da703517aea1
-#   text hash     f421587e72fc4e41
+#   content hash  4a30ae9fd15795ea
+#   text hash     b428ece1cec47343
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d5adeee7181dbe72
-#   text hash     7b6df844d2d19d7f
+#   content hash  19c4c48934ff3c0d
+#   text hash     f59e989bbeaec05d
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  8a82c4619f7a0e4c
-#   text hash     88d10ccebbc0e334
+#   content hash  43df9ab739be9894
+#   text hash     9130a6e00ffcd019
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4b2e6b25cc5aabae
-#   text hash     961ea8ab7f0b2a6d
+#   content hash  4fc6d1f88d654b4a
+#   text hash     15d42151df47320d
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d63b8255f400a97a
-#   text hash     3f1cb87b22646d90
+#   content hash  de5053b2cda73684
+#   text hash     985a27ed1722d3a6
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  18443c60ee881d70
-#   text hash     1d4ad98f3177f2f3
+#   content hash  2269e63049d6ea85
+#   text hash     7c645a4ee2ae445d
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2966936c8ee83b94
-#   text hash     e06f599868d1b89c
+#   content hash  85b7fd4b3e7b30f1
+#   text hash     d1e1e0f7ca40d55e
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -346,7 +346,7 @@ def work(
             b, h = head // Hq, head % Hq
             q_start = tile * BLOCK_M
             q_offset, q_len = 0, q_total
-            k_offset, k_len = 0, k_total
+            k_len = k_total
             if (half == 0) | (early < tiles - 1 - early):
                 q_begin = k_len - q_len
                 # [64]
@@ -430,7 +430,7 @@ def load_tiles(
     STAGES: tl.constexpr, Q_STAGES: tl.constexpr, WORKERS: tl.constexpr
 ):  # fmt: skip
     """Copy the tiles of queries, keys and values that the workers need, in their order."""
-    q_total, k_total, Hq = lengths
+    k_total, Hq = lengths
     items, tiles, group, per_item = order
     q_buffer, q_ready, q_free = queries
     at = 0  # tiles of keys so far
@@ -443,7 +443,7 @@ def load_tiles(
             head = place[0] * group + place[2]
             b, h = head // Hq, head % Hq
             q_start = tile * BLOCK_M
-            q_offset, q_len = 0, q_total
+            q_offset = 0
             k_offset, k_len = 0, k_total
             if (half == 0) | (early < tiles - 1 - early):
                 first, _, _, last = key_tiles(k_len, BLOCK_N)
@@ -503,7 +503,7 @@ def forward(
         out_ptr, lse_ptr, q_total, k_total, Hq, scale, in_rel_bias_ptr, in_rel_bias_stride_head,
         in_rel_bias_stride_entry
     )  # fmt: skip
-    lengths = (q_total, k_total, Hq)
+    lengths = (k_total, Hq)
     order = (items, tiles, group, per_item)
     # a worker's threads get the registers that the loader leaves
     if WORKERS == 3:

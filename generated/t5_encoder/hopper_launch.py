@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ec281fe3b791f939
-#   text hash     1bf050c4edf40be6
+#   content hash  8679973f043055ee
+#   text hash     9dd40946c59c0692
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

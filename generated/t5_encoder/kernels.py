@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  ec38d70f52b8c026
-#   text hash     177f916240cb8b6f
+#   content hash  9c7a599d90590a4a
+#   text hash     768579f5779c4825
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

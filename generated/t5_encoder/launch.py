@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e16c1c6ab6a8de62
-#   text hash     68f3038b2b4584b8
+#   content hash  dcfcca727293f8a6
+#   text hash     87c553468e1ca4e3
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5e301da27b63528e
-#   text hash     0ebaa6364a190439
+#   content hash  79d00479985b1515
+#   text hash     99cc75bea1285fa9
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

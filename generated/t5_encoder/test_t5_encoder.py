@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e0c4b32b5266a9ae
-#   text hash     9f019283c1dbfa3e
+#   content hash  f8fd14c272bab5ad
+#   text hash     502f5ea061783997
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

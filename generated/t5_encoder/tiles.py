@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  e38c85051fe27a4d
-#   text hash     4081bb5d6bc590b7
+#   content hash  5118d068f16d7d07
+#   text hash     2b3bf9df5207e6b6
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  bd6aa71cd64780cb
-#   text hash     d2acfa75c799aa78
+#   content hash  2c6c071cfdb3f023
+#   text hash     9d3793325fe78954
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

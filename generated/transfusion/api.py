@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8f2901ae11ae6027
-#   text hash     a3e39559fd9aaeb4
+#   content hash  ae28369715ad254f
+#   text hash     7b5fd503ad569994
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

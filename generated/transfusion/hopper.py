@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a3a3a8b19b77afe8
-#   text hash     827ec4d343762d65
+#   content hash  2c373f274d2f9eb0
+#   text hash     9e39e8cf7d37ac57
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -451,8 +451,7 @@ def load_tiles(
 ):  # fmt: skip
     """Copy the tiles of queries, keys and values that the workers need, in their order."""
     (
-        q_total, k_total, Hq, in_image_ptr, in_image_stride_batch, in_image_stride_token, key_ranges_ptr,
-        q_parts
+        k_total, Hq, in_image_ptr, in_image_stride_batch, in_image_stride_token, key_ranges_ptr, q_parts
     ) = lengths  # fmt: skip
     items, tiles, group, per_item = order
     q_buffer, q_ready, q_free = queries
@@ -468,7 +467,7 @@ def load_tiles(
             b, h = head // Hq, head % Hq
             kv_h = h // GROUP
             q_start = tile * BLOCK_M
-            q_offset, q_len = 0, q_total
+            q_offset = 0
             k_offset, k_len = 0, k_total
             if (half == 0) | (early < tiles - 1 - early):
                 in_image_base = (
@@ -543,8 +542,7 @@ def forward(
         in_image_stride_token, key_ranges_ptr, q_parts
     )  # fmt: skip
     lengths = (
-        q_total, k_total, Hq, in_image_ptr, in_image_stride_batch, in_image_stride_token, key_ranges_ptr,
-        q_parts
+        k_total, Hq, in_image_ptr, in_image_stride_batch, in_image_stride_token, key_ranges_ptr, q_parts
     )  # fmt: skip
     order = (items, tiles, group, per_item)
     # a worker's threads get the registers that the loader leaves

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8021c3c81cc57a77
-#   text hash     fd8bae6b2841544f
+#   content hash  cc32f01ce4eb9401
+#   text hash     c31b084bee609895
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

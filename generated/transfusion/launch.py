@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f0f08bc9c09d12ae
-#   text hash     8dbd5ee823f7d510
+#   content hash  c5958d310e4af8c8
+#   text hash     cefe4de46cef6596
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d39cab921d9f47df
-#   text hash     235c2a71e0c4d9e1
+#   content hash  d865adadd9413907
+#   text hash     147d90355d3cf876
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

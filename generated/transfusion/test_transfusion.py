@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e3603d20d82bca08
-#   text hash     5bb2ee176eae06b9
+#   content hash  af00c20d7e901a88
+#   text hash     4e8fcedde8d439a4
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c0788a6aacc10e16
-#   text hash     e66fffb973c3d2cc
+#   content hash  cfba146f96c2ba5c
+#   text hash     f06b7442f49fa60d
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

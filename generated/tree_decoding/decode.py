@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  45924a4fb5f992e9
-#   text hash     099beb33b26c77d3
+#   content hash  ad677219b85dd77f
+#   text hash     f2f6c3131e77fae2
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  494546b1efa3126f
-#   text hash     b070776732d662ec
+#   content hash  efa52fe98e3b72a9
+#   text hash     e4b17230d3b20551
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

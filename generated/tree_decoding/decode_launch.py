@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  18e58adb3bc68564
-#   text hash     1fc28da721a53e64
+#   content hash  8468877d4aec0e66
+#   text hash     5585113b3377c40e
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

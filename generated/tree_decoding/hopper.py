@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  853dd5f9e20c5153
-#   text hash     0599bf5150d211da
+#   content hash  4049f24c14bcc31a
+#   text hash     6ea552cbdb1f6fef
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -344,7 +344,7 @@ def work(
             b, h = head // Hq, head % Hq
             q_start = tile * BLOCK_M
             q_offset, q_len = 0, q_total
-            k_offset, k_len = 0, k_total
+            k_len = k_total
             if (half == 0) | (early < tiles - 1 - early):
                 q_begin = k_len - q_len
                 # [64]

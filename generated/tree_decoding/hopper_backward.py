@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  bba810a928c4e4fb
-#   text hash     c9ba7c1bc36c3e47
+#   content hash  5be7472a14192350
+#   text hash     4698d3a4bf4f07a9
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -287,7 +287,7 @@ def work(
             mbarrier.wait(kv_ready.index(stage), begun // K_STAGES & 1)
             v_tile = matrix(v_buffer, stage * WORKERS + WORKER)
             first, full_first, full_last, last = query_tiles(k_last, q_len, k_len, q_begin, BLOCK_M)
-            for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
+            for _ in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
                 terms = (
                     q_len, k_len, scale_log2, k_pos, q_begin, in_tree_mask_base, in_tree_mask_stride_query0,
                     in_tree_mask_stride_query1
@@ -398,8 +398,8 @@ def add_shares(
     while tile >= 0:
         mbarrier.arrive(kv_free.index(begun % K_STAGES), count=1)
         k_start = tile * BLOCK_N
-        q_offset, q_len = 0, q_total
-        k_offset, k_len = 0, k_total
+        q_len = q_total
+        k_len = k_total
         if k_start < k_len:
             q_begin = k_len - q_len
             k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1

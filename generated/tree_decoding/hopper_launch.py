@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8754697d672f6aa3
-#   text hash     0aec488cf483a69a
+#   content hash  ef50070292fbec14
+#   text hash     8c1770e017f08959
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f9f29dc872aaa118
-#   text hash     01b85cf8034cc009
+#   content hash  c6c8b3c5fede1f50
+#   text hash     f958b6bc6e7a91c3
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 
@@ -253,7 +253,7 @@ def make_dv(
         k_tile = matrix(k_buffer, 0)
         at = 0  # tiles of queries so far
         first, full_first, full_last, last = query_tiles(k_last, q_len, k_len, q_begin, BLOCK_M)
-        for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
+        for _ in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
             terms = (
                 q_len, k_len, scale_log2, k_pos, q_begin, in_tree_mask_base, in_tree_mask_stride_query0,
                 in_tree_mask_stride_query1
@@ -294,7 +294,7 @@ def make_dk(
     tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, grouped, joined)
     Hkv = Hq // GROUP
     k_start = tile * BLOCK_N
-    q_offset, q_len = 0, q_total
+    q_len = q_total
     k_offset, k_len = 0, k_total
     if k_start < k_len:
         q_begin = k_len - q_len
@@ -306,8 +306,8 @@ def make_dk(
         v_tile = matrix(v_buffer, 0)
         at = 0  # tiles of queries so far
         first, _, _, last = query_tiles(k_last, q_len, k_len, q_begin, BLOCK_M)
-        for h in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
-            for i in tl.range(first, last):
+        for _ in tl.range(kv_h * GROUP, (kv_h + 1) * GROUP):
+            for _ in tl.range(first, last):
                 at, dk, dk_rest = derive(
                     at, dk, dk_rest, v_tile, queries, exchange, STAGES, SCORES, OUT
                 )  # fmt: skip
@@ -333,8 +333,8 @@ def make_dq(
     k_buffer, v_buffer, kv_ready = keys
     tile, b, kv_h = place_of(tl.program_id(0), Hq // GROUP, tiles, group, grouped, joined)
     k_start = tile * BLOCK_N
-    q_offset, q_len = 0, q_total
-    k_offset, k_len = 0, k_total
+    q_len = q_total
+    k_len = k_total
     if k_start < k_len:
         q_begin = k_len - q_len
         k_last = tl.minimum(k_start + BLOCK_N, k_len) - 1

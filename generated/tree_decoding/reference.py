@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  432947cc52d21d53
-#   text hash     632a6a6a3d0ac36c
+#   content hash  a3efb85e79c07c2e
+#   text hash     8aa0f6f70613debf
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

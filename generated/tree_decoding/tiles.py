@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  966d186a0dc96d87
-#   text hash     76c9a5e4f68a76e0
+#   content hash  46d609199d8ba8ff
+#   text hash     66543ca5c537c3d6
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -70,6 +70,11 @@ class Oracle(suite_cases.Decided):
     description: str  # of the spec, safe inside a docstring
     citation: str  # the same of the paper or model
 
+    @property
+    def numbered(self) -> bool:
+        """Whether packed sequences are counted: terms read the number, or it tells which part of an input is one's."""
+        return self.sequence or "sequence" in names(*self.slices.values())
+
     def locals(self, body: str) -> list[tuple[str, str]]:
         """The sizes and places of scores that the body of the reference uses, in the order of definition."""
         words, needed = set(names(re.sub("#.*", "", body))), []

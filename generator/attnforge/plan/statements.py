@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import textwrap
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Collection, Container, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -32,6 +32,14 @@ class Statement:
     def reads(self) -> frozenset[str]:
         """The names in its value, in the condition, and what it adds to."""
         return names(self.value, self.condition, "" if self.sign == "=" else self.target)
+
+    def of(self, wanted: Collection[str]) -> Statement:
+        """What it sets of these names, if each has a value of its own, written one after the other."""
+        targets, values = self.target.split(", "), self.value.split(", ")
+        if "(" in self.value or len(values) != len(targets):
+            return self
+        kept = [pair for pair in zip(targets, values, strict=True) if pair[0] in wanted]
+        return dataclasses.replace(self, target=", ".join(t for t, _ in kept), value=", ".join(v for _, v in kept))
 
     def lines(self) -> Iterator[str]:
         """Its lines in a kernel."""
@@ -121,7 +129,8 @@ class Loop:
         """Its lines in a kernel."""
         stages = f", num_stages={self.stages}" if self.stages else ""
         kind = "gl.static_range" if self.static else "tl.range"
-        yield f"for {self.index} in {kind}({self.begin}, {self.end}{stages}):"
+        index = self.index if self.index in reads(self.body) else "_"
+        yield f"for {index} in {kind}({self.begin}, {self.end}{stages}):"
         yield from (f"    {line}" for line in lines(self.body))
 
 
@@ -178,10 +187,11 @@ def targets_of(ends: Iterable[str], read: Container[str]) -> str:
 
 
 def needed(candidates: Iterable[Statement], read: Iterable[str]) -> tuple[Statement, ...]:
-    """Those of some statements that others need, which read these names."""
+    """Those of some statements that others need, which read these names; of several names that one sets, likewise."""
     wanted, found = set(read), []
-    for statement in reversed(tuple(candidates)):
-        if wanted.intersection(statement.target.split(", ")):
+    for candidate in reversed(tuple(candidates)):
+        if wanted.intersection(candidate.target.split(", ")):
+            statement = candidate.of(wanted)
             found.append(statement)
             wanted |= statement.reads
     return tuple(reversed(found))

@@ -150,7 +150,8 @@ class Forward:
         lengths = needed(loads, reads((*self.loops.range, *self.read)))
         stored = {"out_ptr", "lse_ptr", "q_len", "Hq", *names(p.storage.head_rows, p.storage.rows("q"))}
         loaded = reads((*lengths, *self.loops.range, *self._load_keys))
-        worked = reads((*cleared, *own, *start, *self.step.packed, *self.walk.range))
+        kept = steady_rows.blocks(a, scale, self.steady)
+        worked = reads((*cleared, *own, *kept["grows"], *start, *self.step.packed, *self.walk.range))
         copied = names(order.there, p.storage.coordinates("q", "h", "q_start"))
         entered = needed(order.found, copied | loaded | order.read)
         enter = needed(order.handed, names(order.there) | {"h", "q_start"} | stored | worked)
@@ -184,7 +185,7 @@ class Forward:
             "vectors_come": self._vectors_come("mixed"),
             "masked": self._masked,
             "pivot": steady_rows.pivot(p.spec),
-            **steady_rows.blocks(a, scale, self.steady),
+            **kept,
             "shrunk": self._shrunk,
             "work_unpacked": (work.bundle, *numbers, *order.bundle),
             "enter": enter,

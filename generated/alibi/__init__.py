@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  47527b79d8955e23
-#   text hash     96064575eabbf7be
+#   content hash  844b5891043beaf9
+#   text hash     b2166d526beb8827
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

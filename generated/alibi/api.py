@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8e3afa12aa1bb5b4
-#   text hash     5a6aea4e83744df9
+#   content hash  90cfeb95cbe8caf8
+#   text hash     a279fcb6ddd5510c
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

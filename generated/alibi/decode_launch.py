@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  efc9bb8252429e4c
-#   text hash     d6144f9abc86f0db
+#   content hash  9875be9496bcf618
+#   text hash     42572de3529a1eea
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  26e84060aa8d6a1a
-#   text hash     2c0e299e82836404
+#   content hash  bf262da979e2f4f2
+#   text hash     6f17579b2ebf82ef
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

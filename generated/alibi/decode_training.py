@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dbfe5b20e31b4828
-#   text hash     00a7a1182317012a
+#   content hash  468c48a4a8972fc4
+#   text hash     32f091c42a02a657
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c02d19555456a7be
-#   text hash     e362474bcaf0338b
+#   content hash  f27ef031e0b2815a
+#   text hash     f6c503af3b4e83c2
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -39,7 +39,7 @@ Symbols
     WORKER             which of the workers this is
     arguments          what workers take of the kernel's parameters
     lengths            what the loader takes of the kernel's parameters
-    terms              a tuple that a worker makes for its steps: what none of them changes
+    terms              a tuple that a worker, or the loader, makes for its steps: what none of them changes
     x_buffer           tiles of x in shared memory, by stage
     x_ready            for each of its stages a barrier that the tile has come
     x_free             for each of its stages a barrier that all workers are done with the tile
@@ -544,10 +544,15 @@ def work(
 
 @gluon.jit
 def load_keys(
-    at, k_start, k_added, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES: tl.constexpr
+    at, k_start, terms, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES: tl.constexpr, BLOCK_N: tl.constexpr
 ):  # fmt: skip
     """Copy one tile of keys and of values, and hand on what workers read of each key besides."""
     k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns, added_ready, k_added_buffer = buffers
+    in_slopes, q_first, scale = terms
+    LINE: gl.constexpr = gl.BlockedLayout([BLOCK_N // 32], [32], [1], [0])
+    # [BLOCK_N]
+    k_pos = k_start + gl.arange(0, BLOCK_N, LINE)
+    k_added = in_slopes * (k_pos - q_first).to(tl.float32) * (1 / scale)
     stage, phase = at % STAGES, at // STAGES & 1
     mbarrier.wait(k_free.index(stage), phase ^ 1)
     k_added_buffer.index(stage).store(k_added)
@@ -571,7 +576,6 @@ def load_through(
     items, tiles, group, per_item = order
     q_buffer, q_ready, q_free, asked, asked_ready = queries
     at, begun = counts  # tiles of keys, and tiles of queries so far
-    LINE: gl.constexpr = gl.BlockedLayout([BLOCK_N // 32], [32], [1], [0])
     place, step = digits(tl.program_id(0), order), digits(tl.num_programs(0), order)
     for i in tl.range(0, tl.cdiv(items - tl.program_id(0), tl.num_programs(0))):
         for half in tl.range(0, per_item):
@@ -593,17 +597,15 @@ def load_through(
                     if in_slopes_ptr is None
                     else tl.load(in_slopes_ptr + tl.cast(h, tl.int64) * in_slopes_stride_head).to(tl.float32)
                 )
+                terms = (in_slopes, q_first, scale)
                 first, _, _, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
                 ahead = first
                 if Q_STAGES == 1:
                     ahead = tl.minimum(first + 1, last)
                     for j in tl.range(first, ahead):
                         k_start = (first + last - 1 - j) * BLOCK_N
-                        # [BLOCK_N]
-                        k_pos = k_start + gl.arange(0, BLOCK_N, LINE)
-                        k_added = in_slopes * (k_pos - q_first).to(tl.float32) * (1 / scale)
                         load_keys(
-                            at, k_start, k_added, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES
+                            at, k_start, terms, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES, BLOCK_N
                         )  # fmt: skip
                         at += 1
                 stage = begun % Q_STAGES
@@ -615,11 +617,8 @@ def load_through(
                 begun += 1
                 for j in tl.range(ahead, last):
                     k_start = (first + last - 1 - j) * BLOCK_N
-                    # [BLOCK_N]
-                    k_pos = k_start + gl.arange(0, BLOCK_N, LINE)
-                    k_added = in_slopes * (k_pos - q_first).to(tl.float32) * (1 / scale)
                     load_keys(
-                        at, k_start, k_added, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES
+                        at, k_start, terms, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES, BLOCK_N
                     )  # fmt: skip
                     at += 1
         place = add_digits(place, step, order)

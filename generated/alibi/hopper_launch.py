@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b1807fe51d759642
-#   text hash     786abfa1ea4f52a2
+#   content hash  f0aef245decd8669
+#   text hash     aa8f5975893d7316
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

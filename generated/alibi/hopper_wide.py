@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dde5c6c910960ccf
-#   text hash     552a458c6808f4a9
+#   content hash  8a2ef08940201966
+#   text hash     aca8dbf4b4aa652a
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

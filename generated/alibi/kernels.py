@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  df085c5fb506a12e
-#   text hash     f2791dc10ee3b629
+#   content hash  58c6fb57714dec9d
+#   text hash     4e00e94ed9d60233
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

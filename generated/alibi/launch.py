@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e3ccd58046ede533
-#   text hash     3f45e0ab5df751b7
+#   content hash  16889751186cc9d9
+#   text hash     77c95d9de757d149
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

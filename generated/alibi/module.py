@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f0d6bb40421dbfb0
-#   text hash     53896b8ee32bcefb
+#   content hash  f960c2f0f383c6b0
+#   text hash     7d56f3e950000aa9
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

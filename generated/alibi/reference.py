@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  3c273844d5d0e631
-#   text hash     4fd71a467b99e886
+#   content hash  c5253492cb373872
+#   text hash     7c59d648b433de5a
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

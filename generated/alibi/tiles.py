@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  fe89ed500973599b
-#   text hash     a335e3249c0635f4
+#   content hash  37782f517fa3e452
+#   text hash     ad1d249cd46db8ea
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

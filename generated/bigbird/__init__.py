@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  db99bab46ab945cb
-#   text hash     5971cb955328a0aa
+#   content hash  9df3896bb521c9ef
+#   text hash     ad7542d05f9eb729
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  ec0fa859e89f38eb
-#   text hash     452524481a49bb60
+#   content hash  b8e390cf9ebcdcc9
+#   text hash     51272a459d860ed7
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

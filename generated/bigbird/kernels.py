@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  7ee2398d96ff1b36
-#   text hash     b5065c8ece5d48f6
+#   content hash  c1dbb70e539f7ae4
+#   text hash     3c9dd351c7644161
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

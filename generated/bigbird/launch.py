@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  3142b9120b75ed98
-#   text hash     8a706ab8e8394e9a
+#   content hash  b3477916808bdde5
+#   text hash     c3083a8d65e157f4
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0e31f5b74189e285
-#   text hash     4fb694b7cc8be921
+#   content hash  673597f52b2ab002
+#   text hash     e547e9514b4273f8
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e8e82b2d57583ae3
-#   text hash     4aeb29bddc045fbd
+#   content hash  5c99b1cb0526738d
+#   text hash     566ab7bce43b5880
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  14081f4e3c981b5c
-#   text hash     facdc96bd9b350b8
+#   content hash  a863be6c9dc9f503
+#   text hash     1f43fa794fca6c88
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

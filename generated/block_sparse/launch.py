@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  cbf01e2dcb5ff738
-#   text hash     62a1aa102d7000c9
+#   content hash  d4d1c550c93a804e
+#   text hash     e311e84429bb15f5
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

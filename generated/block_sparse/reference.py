@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  1de5ab33ba8209c9
-#   text hash     76b8ac948a617bbc
+#   content hash  070dc6768928de5c
+#   text hash     73944429965d532b
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

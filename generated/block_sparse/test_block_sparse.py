@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  ff1e98b7837264c0
-#   text hash     adb9e9d1ece21b7b
+#   content hash  4e5ce7ca7cafeb01
+#   text hash     4df3f4e16f40d478
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

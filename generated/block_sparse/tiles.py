@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  b69d2db90533f1a8
-#   text hash     696348ad52b85254
+#   content hash  4f1207f56ef1e6a6
+#   text hash     33760ca3743594d3
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

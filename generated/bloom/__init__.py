@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ce1ce4a88eb9e593
-#   text hash     0205a4a08985e57c
+#   content hash  4b31c5e485bd892e
+#   text hash     7ac9070d8c6bae01
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c8cd7dbd0d4866f7
-#   text hash     6114e02e9df03d0e
+#   content hash  67cff76158832410
+#   text hash     0ffaa7b643b25636
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  dd9f37c0b542e1fe
-#   text hash     0175447a592d80f0
+#   content hash  19b59c2f741b6121
+#   text hash     7feaae3a07f28644
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

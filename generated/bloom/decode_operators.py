@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  85171e2acf9990be
-#   text hash     d0bd3e81d1938c54
+#   content hash  38b1d42f1867fa81
+#   text hash     fa21c5a2d227ea89
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0d0a162a712f11f6
-#   text hash     31738632d7bed318
+#   content hash  cf92ffbdc30b27e3
+#   text hash     1453d4014983f8c5
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a04705322a1104b6
-#   text hash     55a4bc170fb5ab34
+#   content hash  400162bff35a2130
+#   text hash     3f2f6c3700e95dbe
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

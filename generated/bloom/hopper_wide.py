@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  f5383007c46b96ee
-#   text hash     37fcd0c7851380de
+#   content hash  74b10ddf9b039c46
+#   text hash     c32224e20999c4ea
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  77703da4e7a9a327
-#   text hash     05a65a42c9f4e063
+#   content hash  c7aa084bd8bc606a
+#   text hash     4767a38ea1e39e12
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c4b96f540bf50e58
-#   text hash     e80a2ee1e03f34f1
+#   content hash  e262df3cb7e6e6c7
+#   text hash     08975df9e457af7b
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a80a042bdb7104cf
-#   text hash     7850b668cdd17d8f
+#   content hash  248c7587528bccb3
+#   text hash     d7e3ba577f806c4f
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

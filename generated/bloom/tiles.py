@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0a051b9333bf2756
-#   text hash     6ecf5baf1ab2571a
+#   content hash  89d350b4b51f4223
+#   text hash     c1c3b565bbc365a4
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

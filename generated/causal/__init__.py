@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b8c52dc8471208c8
-#   text hash     6045aba954e2ddc0
+#   content hash  91fb4a33e7b8bd10
+#   text hash     870f07c33f675890
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

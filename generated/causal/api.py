@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a8b54bc5bad77bf9
-#   text hash     61ed8700696d8383
+#   content hash  27bcfae2d4c57aa3
+#   text hash     e205c229a53f8b63
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

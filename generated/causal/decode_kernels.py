@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  9d4b1407ebb9ec75
-#   text hash     28c71129590ce2ef
+#   content hash  aacb1f5a47bfe7c9
+#   text hash     d5ce55098c0ea0b3
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

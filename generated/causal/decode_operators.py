@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  11a4b186a7acdc74
-#   text hash     d4e7a5c5a55f5e92
+#   content hash  f5d1579038465f11
+#   text hash     624c1f6f3432e207
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b6278acb27c57846
-#   text hash     141dc37866949827
+#   content hash  c1017341f138a570
+#   text hash     2aa822787713bc67
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

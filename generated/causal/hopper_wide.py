@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  542f268c513d3e78
-#   text hash     5d21edf6c4610518
+#   content hash  9083ac821eebcb64
+#   text hash     e63bfa93ba31e2be
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  2b8edb6f2bc6628d
-#   text hash     fae956deb07c447e
+#   content hash  b35fdc7eb21802d9
+#   text hash     13efeec67a22f5d1
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

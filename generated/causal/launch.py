@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  319a23a6fe0a004f
-#   text hash     9ef1b56aa574fac3
+#   content hash  aa97a67f3d351961
+#   text hash     d1c5b4fba9ea3feb
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  e7cd89c40ead053d
-#   text hash     ae174ca9b4517636
+#   content hash  431566999f804e79
+#   text hash     d31c4075cd30c615
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

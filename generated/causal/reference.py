@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  0844ebaf907b924a
-#   text hash     fbeb42631cf4ef33
+#   content hash  6f61804b0b4fd074
+#   text hash     e757209dfa5ac324
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

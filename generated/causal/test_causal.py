@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  37ece84aff609141
-#   text hash     5db65460fa38a8d9
+#   content hash  fcc0867788850f87
+#   text hash     b0bd4e718bf9b38a
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ab8fb4c81136e8e9
-#   text hash     8c30ed49366f8bd2
+#   content hash  31d936c4baad1969
+#   text hash     bed87505e36bba77
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  41dcee35bc9213d8
-#   text hash     29153ce05b8d2a16
+#   content hash  81051c78a0cb6477
+#   text hash     a52967b4d76ef422
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  69ef976a6e79fb9d
-#   text hash     6df5d5b224b078d9
+#   content hash  e68d8c97029a68ce
+#   text hash     54fc8cca515b41b9
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  3f506c50800bb9e4
-#   text hash     681df4c0ab3cb49d
+#   content hash  e0dad65a7de1895f
+#   text hash     fac0f638aa9a51fa
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  937137236e3346b3
-#   text hash     5fbf27b4801bd53a
+#   content hash  99cc5f568ffa66ae
+#   text hash     c6d0721d0eb51a22
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

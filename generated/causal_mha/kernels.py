@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  05862efb5f24a5ce
-#   text hash     718f9a95404c2688
+#   content hash  41ff9814eea1d121
+#   text hash     812b05ad050f3139
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

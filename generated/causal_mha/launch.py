@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b8b98d70a2cb3dba
-#   text hash     d10c092694c3b7c6
+#   content hash  ec87e4daf74acc18
+#   text hash     6580a9bb7fd7b863
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

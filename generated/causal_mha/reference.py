@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5f574fa9398ec6c0
-#   text hash     1f9a7471971542d8
+#   content hash  cf17c46e655d8e09
+#   text hash     ba53b7af211e17fc
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  680971fdd4550a43
-#   text hash     659eb30ed6fc0eaa
+#   content hash  fa6e9416242d108c
+#   text hash     101962b83c728b78
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  7247ba5cf13b0b12
-#   text hash     f8d741dc0ccf1de9
+#   content hash  fa3aa960e480fbfd
+#   text hash     946703889cdc8529
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  30e33b5d73320779
-#   text hash     1bd0e98057f7069b
+#   content hash  2d838176ea69ef8b
+#   text hash     7b8a9d1fbcf03857
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  bba5e2f622359a09
-#   text hash     555774824ede4622
+#   content hash  790e930c0ad01315
+#   text hash     124d42b1711bb4eb
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

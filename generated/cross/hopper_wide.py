@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e73d86c1a049bf3e
-#   text hash     665ee302aa4feda1
+#   content hash  31c3957b2cb2f977
+#   text hash     f6cdbe269e9592c5
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

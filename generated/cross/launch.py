@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7798da2c4a3eb5f3
-#   text hash     4443f5cfd9a383a3
+#   content hash  3a1d25cd6124e5e9
+#   text hash     6d2d331c1fb0774d
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0f83902cc8e2ef98
-#   text hash     5c4891cfb1d2223c
+#   content hash  e4683a208ef0156c
+#   text hash     f5d4185f5864afa5
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

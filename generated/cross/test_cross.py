@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  484926cd7287a43d
-#   text hash     247afeaaf02dced4
+#   content hash  d65ac8cfcac34086
+#   text hash     59e8d69a7e6d4fd4
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

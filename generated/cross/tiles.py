@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  c6617cd30c4572a1
-#   text hash     6a71e13d547d2727
+#   content hash  ac8b1a7b2cfe0775
+#   text hash     43e2ad330e4cbddb
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

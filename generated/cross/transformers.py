@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  30be4a817680fff4
-#   text hash     47df3df0be0df31e
+#   content hash  53e28bd40765e873
+#   text hash     fd5b9a1f4738aa3e
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  4ce94c1bcfac6a01
-#   text hash     2c9ff7e7a6ba2095
+#   content hash  a12a8b01304fbfd1
+#   text hash     5138448b15895eb4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

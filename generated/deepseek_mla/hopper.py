@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  2b482b794eb7991e
-#   text hash     d6b01a6a990f2ee5
+#   content hash  4193539c25041c64
+#   text hash     48b2412758044f5b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -39,7 +39,7 @@ Symbols
     WORKER             which of the workers this is
     arguments          what workers take of the kernel's parameters
     lengths            what the loader takes of the kernel's parameters
-    terms              a tuple that a worker makes for its steps: what none of them changes
+    terms              a tuple that a worker, or the loader, makes for its steps: what none of them changes
     x_buffer           tiles of x in shared memory, by stage
     x_ready            for each of its stages a barrier that the tile has come
     x_free             for each of its stages a barrier that all workers are done with the tile

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  036bf24caa84b889
-#   text hash     4319e4f9d313e346
+#   content hash  9b7de7045af4e8bb
+#   text hash     6173d4a9c4a6e87e
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6093b48890872c3a
-#   text hash     298188ba4db04376
+#   content hash  c5b162f0ea2e2dca
+#   text hash     ad5831b3f298db63
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

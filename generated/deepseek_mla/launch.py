@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  f062ba84bbf91c6a
-#   text hash     b79910c200944d3b
+#   content hash  9d5d368758cd0e11
+#   text hash     323ab60f24fbfaa5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  512a0ffe4f6a4f55
-#   text hash     7605236eb5e6dd59
+#   content hash  cc6db2f19b98be40
+#   text hash     74334eed2928424f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

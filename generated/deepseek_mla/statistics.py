@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6b4671e7ec4ae468
-#   text hash     3f37145ca5da0e19
+#   content hash  8bd9954eff56b463
+#   text hash     526fa87b3d644d4a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

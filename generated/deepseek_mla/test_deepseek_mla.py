@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  96023ddd4f3cbf46
-#   text hash     9f54d1373a91136e
+#   content hash  5fe6ccd206f3a854
+#   text hash     241b03e8944b73b5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

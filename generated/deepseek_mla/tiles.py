@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  8d26daa8dd88d919
-#   text hash     275e074066aeeda9
+#   content hash  6e6d7583998d3966
+#   text hash     f0333b4b4cac8ea3
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  9d27e840dac39adb
-#   text hash     5fac3740ee70c5ac
+#   content hash  0f97fde61d5c538b
+#   text hash     fb1d9d226daf0a87
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

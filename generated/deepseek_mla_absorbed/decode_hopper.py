@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  20f4a9c25e5ac339
-#   text hash     0e820d937c2f3a40
+#   content hash  d6c3d27a528ee4f9
+#   text hash     cf04c27a37f09dfc
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """`attend_split` of decode_kernels.py for latent heads on Hopper GPUs, in Gluon; other names as at its head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f4b8b721acbe0189
-#   text hash     01596f0913a2d840
+#   content hash  7f278575bf4c1827
+#   text hash     330537544cb49ee4
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

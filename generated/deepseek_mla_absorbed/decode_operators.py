@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  9ef40fb9896dfc5a
-#   text hash     105b51217a8e69ac
+#   content hash  6433817725bcf5f9
+#   text hash     6b13a0b835a89d40
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

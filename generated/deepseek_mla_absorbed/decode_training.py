@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  449e997a2a89a75e
-#   text hash     03663fad5b0ab5c5
+#   content hash  3bb738f9bf5d4d4f
+#   text hash     5d858a5fd48923ab
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

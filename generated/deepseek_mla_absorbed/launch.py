@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b5ef85ce85082395
-#   text hash     a9cffdab27409dc8
+#   content hash  3270c84bdc5efc24
+#   text hash     20463ba4b3a1f668
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  aa9277b9fdc5fb34
-#   text hash     88d32b3dafba1acd
+#   content hash  080b05e409c01f09
+#   text hash     b5eb648b5dabf1bf
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

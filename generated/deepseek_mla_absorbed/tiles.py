@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  c2b813bd584f6778
-#   text hash     061741959250e70f
+#   content hash  4fd64238a92a3696
+#   text hash     ee4ae9e3d0a7fc0f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

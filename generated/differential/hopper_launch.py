@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e50bdf2306b0a409
-#   text hash     2b9cd0d8f9aff393
+#   content hash  c4d6ce3d45a846ce
+#   text hash     2c730004d2547d5d
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3f6e6dbfaa1269d4
-#   text hash     18cb397dc1f62869
+#   content hash  737dc75dfcbfd59e
+#   text hash     53f4502482f89084
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

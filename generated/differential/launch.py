@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f6dc70b90a817014
-#   text hash     10305412d74e84b8
+#   content hash  e6c3c4e9a03e6958
+#   text hash     253e907c4c3f85bf
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  199ddc75051345a1
-#   text hash     ed2cfa2e368a7126
+#   content hash  efa4c9ddde3f81ca
+#   text hash     5b4f08720e4337f9
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b84545340c422e80
-#   text hash     5bc6d38dc78b83d2
+#   content hash  3f48e536871c3d57
+#   text hash     a804bde1310c61ca
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

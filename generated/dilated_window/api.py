@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c09b005c65f70418
-#   text hash     a0a9eef4a76565eb
+#   content hash  ca30865b80cf407e
+#   text hash     1c44c1d37207b9c7
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  bd1b5a1295d108fe
-#   text hash     c4e03a41f119d369
+#   content hash  54621af4599abff6
+#   text hash     c15a2a40f4871109
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -36,7 +36,7 @@ Symbols
     WORKER             which of the workers this is
     arguments          what workers take of the kernel's parameters
     lengths            what the loader takes of the kernel's parameters
-    terms              a tuple that a worker makes for its steps: what none of them changes
+    terms              a tuple that a worker, or the loader, makes for its steps: what none of them changes
     x_buffer           tiles of x in shared memory, by stage
     x_ready            for each of its stages a barrier that the tile has come
     x_free             for each of its stages a barrier that all workers are done with the tile

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  553b476072244ecf
-#   text hash     48b241d00a56dc57
+#   content hash  8516fd14ceb3ef55
+#   text hash     537e72ceb69c4904
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e741a2111541f5d1
-#   text hash     f7e6620963b8d5c0
+#   content hash  066461407a29b111
+#   text hash     d91e4a65d63d63a2
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

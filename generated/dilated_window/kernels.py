@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  641041cfe01ebdd8
-#   text hash     0e77d8b6dee25092
+#   content hash  21ec872f42580a2a
+#   text hash     910c48f54bff703b
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

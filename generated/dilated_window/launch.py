@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  0774900b43f76add
-#   text hash     600bd67583a56f4d
+#   content hash  a74d3c6d5262cb89
+#   text hash     c2612e5b0b6ee1e4
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  d91e7768242d4c28
-#   text hash     5e0034ddbc1642a5
+#   content hash  8442a1cec7c3527f
+#   text hash     a74f3a32f51d8627
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  afd7e1cda6595dbe
-#   text hash     ee8546c0ee5ac095
+#   content hash  93ae3cc7478a7121
+#   text hash     eb3bb34cdbeda819
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

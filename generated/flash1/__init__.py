@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  f2f9c7e1cb6aa83b
-#   text hash     2026ba34b0c230d4
+#   content hash  9b6c1720b87bd8c3
+#   text hash     049da6cd52b039ae
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

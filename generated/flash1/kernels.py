@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  2b826c9766db9a72
-#   text hash     2aefe35597bdee1f
+#   content hash  5ee3f9ef2a051c97
+#   text hash     adaf3e9c15813b3e
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

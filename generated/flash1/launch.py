@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  1504ddc1f26bf581
-#   text hash     06a2342f6c47e28e
+#   content hash  7fc392f9bfc1861b
+#   text hash     329abfe5a373c892
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

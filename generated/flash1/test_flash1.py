@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  307fa8f5595bd337
-#   text hash     250b6d1fad2064f9
+#   content hash  02ae32a4932fd3f5
+#   text hash     52cbf20cc0232e8b
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

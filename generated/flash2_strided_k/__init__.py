@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  e91ed02be06e9cde
-#   text hash     0e58d8a3aa494da2
+#   content hash  171e65b6edf3a724
+#   text hash     4507d38ef12b99ed
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

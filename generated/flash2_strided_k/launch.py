@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  a957f29d6594ba5e
-#   text hash     03a38d183e206172
+#   content hash  9aec2ff34cc3265b
+#   text hash     25147593dd4e13ad
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  877cc194fce9b932
-#   text hash     1e3b1062dc41ab00
+#   content hash  fcc1ead9516083c5
+#   text hash     548ffce8e15259be
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

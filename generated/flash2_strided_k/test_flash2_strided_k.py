@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  5fcfbd47120f0af1
-#   text hash     d397e7272ffa3dc4
+#   content hash  baca311006536dde
+#   text hash     8afa40d3421ab15b
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

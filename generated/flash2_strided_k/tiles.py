@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  c2acf566a4abd677
-#   text hash     0190cfaf7d3ce7e4
+#   content hash  ccfbe776be6a6501
+#   text hash     b0996eca01cce2e7
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d93d82c394658f14
-#   text hash     96a177795115e255
+#   content hash  15cddab1236b449f
+#   text hash     81634df4cb840dd2
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

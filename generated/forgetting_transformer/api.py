@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e4557ee2ff9c7dfe
-#   text hash     604bc02a3ae17e44
+#   content hash  141a4ba2b540b357
+#   text hash     a7533035308b558f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e5a2eb96bc7be26b
-#   text hash     7a73343aca281b0b
+#   content hash  855fa205d820ab55
+#   text hash     fb65262f2b78c2c9
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ff45a4062296023a
-#   text hash     97d57e030fe4712e
+#   content hash  c282bc8275c4751d
+#   text hash     0b9920bb2833c3f0
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

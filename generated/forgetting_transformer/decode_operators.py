@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  c777b8d0bf9feb63
-#   text hash     b962e6e5b7a9446d
+#   content hash  8f8e6fac00526c52
+#   text hash     09709bb8c9da388e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  3419754b9d636a5c
-#   text hash     6f31a7740d3ca4db
+#   content hash  b17288df0ec5d617
+#   text hash     ea2d23df6b35eceb
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -39,7 +39,7 @@ Symbols
     WORKER             which of the workers this is
     arguments          what workers take of the kernel's parameters
     lengths            what the loader takes of the kernel's parameters
-    terms              a tuple that a worker makes for its steps: what none of them changes
+    terms              a tuple that a worker, or the loader, makes for its steps: what none of them changes
     x_buffer           tiles of x in shared memory, by stage
     x_ready            for each of its stages a barrier that the tile has come
     x_free             for each of its stages a barrier that all workers are done with the tile
@@ -577,10 +577,30 @@ def work(
 
 @gluon.jit
 def load_keys(
-    at, k_start, k_added, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES: tl.constexpr
+    at, k_start, terms, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES: tl.constexpr, BLOCK_N: tl.constexpr
 ):  # fmt: skip
     """Copy one tile of keys and of values, and hand on what workers read of each key besides."""
     k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns, added_ready, k_added_buffer = buffers
+    (
+        k_len, in_log_decay_base, in_log_decay_anchor, in_log_decay_desc, in_log_decay_stride_token,
+        in_log_decay_stride_part, scale
+    ) = terms  # fmt: skip
+    LINE: gl.constexpr = gl.BlockedLayout([BLOCK_N // 32], [32], [1], [0])
+    # [BLOCK_N]
+    k_pos = k_start + gl.arange(0, BLOCK_N, LINE)
+    in_log_decay_k = (
+        load_rows(in_log_decay_desc, in_log_decay_base, k_start, k_pos, in_log_decay_stride_token, k_len)
+        - in_log_decay_anchor
+        + load_rows(
+            in_log_decay_desc,
+            in_log_decay_base + in_log_decay_stride_part,
+            k_start,
+            k_pos,
+            in_log_decay_stride_token,
+            k_len,
+        )
+    )
+    k_added = -in_log_decay_k * (1 / scale)
     stage, phase = at % STAGES, at // STAGES & 1
     mbarrier.wait(k_free.index(stage), phase ^ 1)
     k_added_buffer.index(stage).store(k_added)
@@ -607,7 +627,6 @@ def load_through(
     items, tiles, group, per_item = order
     q_buffer, q_ready, q_free, asked, asked_ready = queries
     at, begun = counts  # tiles of keys, and tiles of queries so far
-    LINE: gl.constexpr = gl.BlockedLayout([BLOCK_N // 32], [32], [1], [0])
     place, step = digits(tl.program_id(0), order), digits(tl.num_programs(0), order)
     for i in tl.range(0, tl.cdiv(items - tl.program_id(0), tl.num_programs(0))):
         for half in tl.range(0, per_item):
@@ -632,6 +651,10 @@ def load_through(
                     + in_log_decay_base
                     + tl.maximum(q_first, 0).to(tl.int64) * in_log_decay_stride_token
                 )
+                terms = (
+                    k_len, in_log_decay_base, in_log_decay_anchor, in_log_decay_desc, in_log_decay_stride_token,
+                    in_log_decay_stride_part, scale
+                )  # fmt: skip
                 first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
                 first, full_first, full_last, last = keep_documents(
                     in_log_decay_ptr + in_log_decay_base, in_log_decay_stride_part, in_log_decay_stride_token, q_first,
@@ -642,25 +665,8 @@ def load_through(
                     ahead = tl.minimum(first + 1, last)
                     for j in tl.range(first, ahead):
                         k_start = (first + last - 1 - j) * BLOCK_N
-                        # [BLOCK_N]
-                        k_pos = k_start + gl.arange(0, BLOCK_N, LINE)
-                        in_log_decay_k = (
-                            load_rows(
-                                in_log_decay_desc, in_log_decay_base, k_start, k_pos, in_log_decay_stride_token, k_len
-                            )
-                            - in_log_decay_anchor
-                            + load_rows(
-                                in_log_decay_desc,
-                                in_log_decay_base + in_log_decay_stride_part,
-                                k_start,
-                                k_pos,
-                                in_log_decay_stride_token,
-                                k_len,
-                            )
-                        )
-                        k_added = -in_log_decay_k * (1 / scale)
                         load_keys(
-                            at, k_start, k_added, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES
+                            at, k_start, terms, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES, BLOCK_N
                         )  # fmt: skip
                         at += 1
                 stage = begun % Q_STAGES
@@ -672,25 +678,8 @@ def load_through(
                 begun += 1
                 for j in tl.range(ahead, last):
                     k_start = (first + last - 1 - j) * BLOCK_N
-                    # [BLOCK_N]
-                    k_pos = k_start + gl.arange(0, BLOCK_N, LINE)
-                    in_log_decay_k = (
-                        load_rows(
-                            in_log_decay_desc, in_log_decay_base, k_start, k_pos, in_log_decay_stride_token, k_len
-                        )
-                        - in_log_decay_anchor
-                        + load_rows(
-                            in_log_decay_desc,
-                            in_log_decay_base + in_log_decay_stride_part,
-                            k_start,
-                            k_pos,
-                            in_log_decay_stride_token,
-                            k_len,
-                        )
-                    )
-                    k_added = -in_log_decay_k * (1 / scale)
                     load_keys(
-                        at, k_start, k_added, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES
+                        at, k_start, terms, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES, BLOCK_N
                     )  # fmt: skip
                     at += 1
         place = add_digits(place, step, order)

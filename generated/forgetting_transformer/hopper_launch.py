@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  506af1fe53f98767
-#   text hash     697d8e924090a37b
+#   content hash  1ab97a3fe8f00a12
+#   text hash     31a5840d3d510b87
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

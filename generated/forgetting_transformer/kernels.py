@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  eaef7cd35f617081
-#   text hash     a7594d3cf10f3491
+#   content hash  aea1618867e7f92b
+#   text hash     5241f9008e02126c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

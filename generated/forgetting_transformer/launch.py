@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  ca27dd22c85edf42
-#   text hash     7c6db9c9686da484
+#   content hash  5a122491e5e3d664
+#   text hash     368be09e8ba4f8a0
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e960eed92683d9be
-#   text hash     1b46e57a5cf8f8bb
+#   content hash  e2b7d0cc261926fd
+#   text hash     bae040166c7e25c6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  861d097ad9c2d82e
-#   text hash     74defa8f5f772b21
+#   content hash  4916f649086c0c4c
+#   text hash     ec1a4e7b8c7c13ca
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

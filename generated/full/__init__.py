@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  08f8ee931a51b65e
-#   text hash     abf1d7c075d3b385
+#   content hash  81c2910a1bc86504
+#   text hash     1f72c1724ef3eb00
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

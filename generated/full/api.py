@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3c2489bca79af797
-#   text hash     e78b50e8deca6668
+#   content hash  4051f559ce9b7624
+#   text hash     eeee4829bf80d7b9
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8b52d064a52c7745
-#   text hash     e4e43999fa1998d0
+#   content hash  1d3ec6d0f1c28639
+#   text hash     b586a5573ec2a3b4
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

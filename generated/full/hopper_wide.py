@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  2ca745e6c0cd2fb0
-#   text hash     9471aba7852e7d83
+#   content hash  2502be7af0a9c180
+#   text hash     bdc3aac62f1182c9
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  44f130dfa317139d
-#   text hash     731e499ee8f17110
+#   content hash  06a013b401d43664
+#   text hash     ec66c39cc2362d8d
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

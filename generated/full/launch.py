@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c3a3a915ba53e248
-#   text hash     bc1c80e7fe3f8c7f
+#   content hash  d5452d39b0b25360
+#   text hash     4754a8c0fc8800b1
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

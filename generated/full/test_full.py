@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  53360a742511e9ac
-#   text hash     0408b22c13d96f2f
+#   content hash  6881247ae13777a0
+#   text hash     154ea5ce1bcf7aa7
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

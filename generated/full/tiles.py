@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  28c8769fa6cb6b0f
-#   text hash     c88b102692aea63a
+#   content hash  c3641d473031b2b9
+#   text hash     086c9fd778da7b18
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  96e04f452b38b0bb
-#   text hash     7217a629db639b62
+#   content hash  cc49dc1a665e3930
+#   text hash     66247ccbcac46cc2
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  111ba02a2d47e7a2
-#   text hash     917540f0a94aceb7
+#   content hash  72a45db26be573e6
+#   text hash     c9fab4de0b6fa706
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

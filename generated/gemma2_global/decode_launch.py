@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2208608884f64103
-#   text hash     5f2f5ccbb285b30f
+#   content hash  016c1972d79eb61a
+#   text hash     07db137dc073b194
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

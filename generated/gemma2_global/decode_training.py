@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2c742862d25e13d6
-#   text hash     b6b2aefebcbcb8e7
+#   content hash  468dfd3f705a5d9c
+#   text hash     0122950d41b82841
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c33e9012c205a0a5
-#   text hash     d5d41a19fa423302
+#   content hash  9e93b09161b88843
+#   text hash     7dfac4f4cfc493fb
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  efa4a34a5d94b260
-#   text hash     8ad56ce108c35ff0
+#   content hash  e365396243e09f81
+#   text hash     44ec48779c7c987f
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

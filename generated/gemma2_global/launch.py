@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9ddbfb343ba09e78
-#   text hash     686aca5791d5e14d
+#   content hash  2117d1a53147c397
+#   text hash     771e7a053162f603
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  65d5e5e8f69ef568
-#   text hash     d7c5c39457a73e11
+#   content hash  bb82e9dd71fcf1ab
+#   text hash     a2884ef5ac41c25b
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

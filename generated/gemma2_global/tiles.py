@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  aefd031a5600e4b6
-#   text hash     5efe72c0e68be1d8
+#   content hash  f86d1839931f9f8d
+#   text hash     24d5274fafd7707e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

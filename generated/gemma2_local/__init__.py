@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  cac1d55ce765387f
-#   text hash     942f22d54239dbae
+#   content hash  9254e6470524bdac
+#   text hash     0fef5edff08424e7
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  571af5a78023395f
-#   text hash     daf364044c7fd163
+#   content hash  bc966f03c2dac0c3
+#   text hash     ccb72738035ae792
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  248d39930dc6979a
-#   text hash     94c0958b23d55831
+#   content hash  2cfddfbffa45a02a
+#   text hash     5b2c21db4514f959
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

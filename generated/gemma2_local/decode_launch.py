@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  580379d3a73126b5
-#   text hash     4d5c6b8fbcdbc80d
+#   content hash  aced6687a42e99ad
+#   text hash     a329feaf546ce556
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  44b11b74f9b77156
-#   text hash     5d28f19b46f1eff6
+#   content hash  d28a8951b1b62cce
+#   text hash     62780c9e0bacde5f
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7878151377c8a4f2
-#   text hash     78fdb38d22330d19
+#   content hash  5027ece84e12031d
+#   text hash     222c9ea37d289e61
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  618a52cd951c823a
-#   text hash     dacc85130309792d
+#   content hash  b785581ba9014f0d
+#   text hash     9ed2e559ba46054c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

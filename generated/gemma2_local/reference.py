@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  97de316ec4938908
-#   text hash     fcd162a8d97aeaab
+#   content hash  54fb9d93ff1c33c1
+#   text hash     c1e6a5cd381aef6c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

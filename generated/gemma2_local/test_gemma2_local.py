@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2d39dbf4e8f82368
-#   text hash     a95476f0f5d58970
+#   content hash  ac80e3452365a862
+#   text hash     550a6481a1d358be
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  5556998c611897c8
-#   text hash     cf26d514b71217d8
+#   content hash  ff00142354f3062c
+#   text hash     a17aeeffbedd34e4
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a42da15ae17f8b69
-#   text hash     e6f66ccd3a6b9b62
+#   content hash  a2bec47c9c7015a8
+#   text hash     84269e30160e9350
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  313f264adff05d4d
-#   text hash     1b1c2b1a3ace24e1
+#   content hash  578575dad3adab30
+#   text hash     f458e7a66a4c0814
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  dd67996949914df7
-#   text hash     15759e0ba82254da
+#   content hash  1fce86e5f2fdbf54
+#   text hash     f428540b844f97ea
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

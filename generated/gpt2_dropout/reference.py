@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e8ccc7856d49cf10
-#   text hash     db8d0fcff3299ea9
+#   content hash  c67853280992bd12
+#   text hash     7efaeaa40205f958
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2f445e0520ad2fcd
-#   text hash     1891af3ab0d98eca
+#   content hash  6820244e79ac9c80
+#   text hash     adf9eb86b37c7450
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

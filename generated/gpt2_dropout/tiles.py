@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  4d85a799980cb863
-#   text hash     89ba7500ed339a13
+#   content hash  510884ac4cf78677
+#   text hash     3056c7a2f9509c49
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9a0a07f3c2d17595
-#   text hash     0e8538ce977bd6b2
+#   content hash  1330845f11e59d5c
+#   text hash     6728e8bc755dd7b8
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

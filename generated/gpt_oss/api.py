@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  998ee9740b55b52a
-#   text hash     61bd086e10e5a350
+#   content hash  74381df3fca8a825
+#   text hash     c5f02d6084bd20b0
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

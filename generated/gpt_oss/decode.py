@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8cf9fd1d350d01bf
-#   text hash     61407f9880cefa70
+#   content hash  dfb2b1cd7f207cee
+#   text hash     a75cfd99f4ce8a10
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  19e218602eeb2b67
-#   text hash     5eb90979a1828956
+#   content hash  7355f68b0804fbb7
+#   text hash     d444d9f9886bdb2d
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

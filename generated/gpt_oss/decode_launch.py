@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  72a342eda1091f1a
-#   text hash     eafb0a153be0973a
+#   content hash  ceb4f3c2c495f4f1
+#   text hash     39f00fc30110c5eb
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6df01d1651f6b3d7
-#   text hash     289459e88568ac37
+#   content hash  6d278406c3f48628
+#   text hash     c28c56dd2d478826
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  64c6b5500375fb1e
-#   text hash     82bc6876580e1c23
+#   content hash  e7d68b3429b3edf9
+#   text hash     fcfbfb051064e493
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e85a0f7f9c18098b
-#   text hash     265c0c0350295594
+#   content hash  aa3ebe464922cd72
+#   text hash     c6d60f5adb29a155
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

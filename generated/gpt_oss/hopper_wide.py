@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  71d3d3077ac89064
-#   text hash     aeaa1425fcc96106
+#   content hash  76c8a7d030f4b377
+#   text hash     f64f5b09ac1c2737
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0d2e35654ce02c0b
-#   text hash     ced9f7c2b3d3d607
+#   content hash  d0114bc2d27e909b
+#   text hash     2c0c34523e3d995b
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

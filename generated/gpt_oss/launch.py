@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8164ca8535bed0d4
-#   text hash     9b708503a9514377
+#   content hash  0208cd6f3ccf81ba
+#   text hash     14eaec1957f934a1
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  432d49a02602fda3
-#   text hash     1e12eaf76952ced7
+#   content hash  d5113f7fe9c68ce5
+#   text hash     bbd64c9c3cd3f74f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

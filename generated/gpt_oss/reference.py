@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4476ffeb52d62496
-#   text hash     8b5c63728baf0a0c
+#   content hash  457bbc429bc211b4
+#   text hash     f9d1b4d27760f7b8
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

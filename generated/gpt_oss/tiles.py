@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ae4268115466809c
-#   text hash     9eb8c7051d1a0438
+#   content hash  0fd9d53f389fe25e
+#   text hash     f244650a207c2bef
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  48d08eb721296c57
-#   text hash     7caa6e8da27b52e5
+#   content hash  da600fc059c7245e
+#   text hash     92708ecc956537a4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  1b8001cee79542ec
-#   text hash     f8fdf9fd3c76ff3d
+#   content hash  ec58660396a2c79e
+#   text hash     644eb0d3ffaf1675
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d382afb88fce2735
-#   text hash     f4f3ca16c91d93a2
+#   content hash  16caf8d2362d7af8
+#   text hash     a7e22a971fc32046
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

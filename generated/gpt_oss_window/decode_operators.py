@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  eb019ca54974ad80
-#   text hash     cb0956fb20e1f542
+#   content hash  a42da7cba6e8d4ca
+#   text hash     947944c81ae84287
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d6cc97ec0c288c9d
-#   text hash     fd854917dd03a924
+#   content hash  6a46bf635ea9ceca
+#   text hash     0b3aa6b7ffcc0f51
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

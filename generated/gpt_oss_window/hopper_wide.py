@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  53ac6abd2bced8ea
-#   text hash     144c86102151d1af
+#   content hash  7b0ea4d00cf66841
+#   text hash     8d6ae4d867c260b4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

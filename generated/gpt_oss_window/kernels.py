@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  2bb268f927c9c8d8
-#   text hash     b8bdfa8d27b2e556
+#   content hash  c4be64bc55a498c9
+#   text hash     5e56515383d1cab6
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

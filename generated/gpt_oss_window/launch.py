@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  e0d3afeb24a1bb86
-#   text hash     b729edcbb0de8d94
+#   content hash  e4a3c29fc7ab9e9a
+#   text hash     d78882911c9ee244
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

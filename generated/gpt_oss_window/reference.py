@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  aed7ef4871a7c672
-#   text hash     86effaac81d5778c
+#   content hash  727c2632ed4ccd03
+#   text hash     ecfa17672f0610bc
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

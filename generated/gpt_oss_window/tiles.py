@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  938d0cbaacd91ea6
-#   text hash     2e9c022dd66dc328
+#   content hash  ab13403720591e6a
+#   text hash     69c6ef7edb73d7c0
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

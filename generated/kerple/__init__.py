@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f28c22b29e69661f
-#   text hash     0212f0d7f8869357
+#   content hash  19ccbfa370829873
+#   text hash     73781b5053dfdba4
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

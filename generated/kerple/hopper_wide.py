@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  8704b10a37656e2e
-#   text hash     274011047de9a809
+#   content hash  212c99897ddee043
+#   text hash     5919b9b82493d6b1
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5807b3562e73f75d
-#   text hash     0ee55bd1d3f56ca8
+#   content hash  14256785d5f57b3b
+#   text hash     17f64e755614ca81
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0c089d67bdb4a1e0
-#   text hash     414eb9b49b1fb0af
+#   content hash  b7046b866145c93e
+#   text hash     9d798957ede1ad81
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

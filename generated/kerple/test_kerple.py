@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  198c4cc4f6bf0b33
-#   text hash     806fe13e3a89a5b7
+#   content hash  51338ed6ae5e0006
+#   text hash     e2b09a0cd891e3bc
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  6858a9b544151912
-#   text hash     293ff049d4de880f
+#   content hash  785030c44429ca5e
+#   text hash     3c74323f645121fb
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

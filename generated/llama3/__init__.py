@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  15f0de19364f3e55
-#   text hash     6bd4fd104a452afd
+#   content hash  0a2aa7687fe51301
+#   text hash     e589b6f07d68aaf6
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2d9358d9a8e69931
-#   text hash     03833c28b774044a
+#   content hash  3d049ec0359a513b
+#   text hash     e485cc1f2050fdb9
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

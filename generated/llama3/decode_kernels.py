@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f33a122b5d714a37
-#   text hash     0fb7987192b0f4e1
+#   content hash  bbae2d2706b04e4d
+#   text hash     68c61154e7608bd0
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ec0d3a094e76056f
-#   text hash     67e2b26e70094588
+#   content hash  d9160cd70b2c82af
+#   text hash     cd8e9dcab962214d
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

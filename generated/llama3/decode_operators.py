@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0de50701a8bbc4c7
-#   text hash     f70a86b47f1818f6
+#   content hash  1712f6d800bf4290
+#   text hash     3aaddc200fe19fa9
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

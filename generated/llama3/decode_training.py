@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a17a91c3fd7cbb68
-#   text hash     3d76f987c35b53c5
+#   content hash  c8cb3b80b17e0e27
+#   text hash     4e3ee674467d886c
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2c714d3fb67dc435
-#   text hash     825668491b27a7bc
+#   content hash  e5a30993a56108e4
+#   text hash     cc9ce260b01cdd22
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

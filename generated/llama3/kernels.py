@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  10a3c9c739aeabaf
-#   text hash     159bbe3c4d677844
+#   content hash  5d8ffd2e01278331
+#   text hash     9fc4e7c77fce73bc
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8cb72e1bfdf6a819
-#   text hash     f3d428fc1e2e0afe
+#   content hash  338b3f7f85d404a9
+#   text hash     51ff7e5b74b3dadb
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

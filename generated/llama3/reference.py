@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  96ed62a83864f310
-#   text hash     1f75314bd2ea8581
+#   content hash  7046ce0b2de137c7
+#   text hash     7df1fa8a51bdef39
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  15ba21bbfe147e44
-#   text hash     f7ba1ad2517b9b9e
+#   content hash  d2a126fd9faeec21
+#   text hash     3c5b36be2077b678
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b4541a44422f0c31
-#   text hash     b6f706bbf48f8718
+#   content hash  7f2b06c968a25fbe
+#   text hash     2f6296d16174770f
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

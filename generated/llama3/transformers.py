@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  738dfb5c09723604
-#   text hash     3b1f1d1ceab8c0d4
+#   content hash  b333471bf6d68d5d
+#   text hash     c5b0f1c43f489415
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d22d508e420a2098
-#   text hash     b27e9a5c47e563d9
+#   content hash  a21a8796f238089b
+#   text hash     b2e20778d1b9436d
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

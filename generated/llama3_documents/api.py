@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  61e893e6ca491754
-#   text hash     31d6f9ea3adde6fb
+#   content hash  3ef8bba612a502b2
+#   text hash     1527f473f9602e94
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4a142dfe14a4eee6
-#   text hash     30cb426f017be1d8
+#   content hash  2b7b9faf6cbfdf71
+#   text hash     ecdbaa5e70ea1cfd
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

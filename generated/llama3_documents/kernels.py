@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  97841c3985d80464
-#   text hash     2e168b7be73d1cfd
+#   content hash  a4104ceb71f3fd55
+#   text hash     40d8c87002c00588
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

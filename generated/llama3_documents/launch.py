@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  fc9ac06644622ea1
-#   text hash     2858605521b060f5
+#   content hash  fa94b2dd93d3610a
+#   text hash     c9f2ba5a61f3b10a
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

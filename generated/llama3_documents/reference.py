@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  fd797c6268df79d7
-#   text hash     58c54119ede6931a
+#   content hash  f4091a8f55c5a9bd
+#   text hash     6f1a275377c76e50
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0099e4839b05271c
-#   text hash     c9a7ce2b94224509
+#   content hash  9614efcbebdec6dc
+#   text hash     131d5423f2295c9b
 #   render with   attnforge render specs/llama3_documents.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

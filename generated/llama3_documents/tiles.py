@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  003b39971f19610a
-#   text hash     2d13b855e9e12c91
+#   content hash  4a06742d12f711b1
+#   text hash     9fcff2afeccb4050
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ba1a4154e87a4dad
-#   text hash     c3117b62ef7b449a
+#   content hash  99edff373aac6e02
+#   text hash     1b733a938d1d7103
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

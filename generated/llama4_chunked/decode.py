@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a3f748acbedacd2e
-#   text hash     4c83b821ed16459d
+#   content hash  1e4c0aa91a02a577
+#   text hash     4471ef940550bc59
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f639e3200fab292c
-#   text hash     56587123eb4b5403
+#   content hash  2286c06fc0acd5fd
+#   text hash     cfc1d101167350d4
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

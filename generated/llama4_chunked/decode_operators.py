@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  be1dc811e6be613f
-#   text hash     cbfd8278aa9a7070
+#   content hash  4da3e75719bce8cc
+#   text hash     c9efba37e7d98a84
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  10b90044edcbda7e
-#   text hash     6e8b50864a3174c0
+#   content hash  ec07bfc7c91e78c3
+#   text hash     805b989b4c36beb3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8c02c1743326b4ec
-#   text hash     29e7751db9de8fe5
+#   content hash  2ac14b54d50e56d4
+#   text hash     537ab5647f0c40c5
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -62,7 +62,7 @@ Symbols
     WORKER                    which of the workers this is
     arguments                 what workers take of the kernel's parameters
     lengths                   what the loader takes of the kernel's parameters
-    terms                     a tuple that a worker makes for its steps: what none of them changes
+    terms                     a tuple that a worker, or the loader, makes for its steps: what none of them changes
     x_buffer                  tiles of x in shared memory, by stage
     x_ready                   for each of its stages a barrier that the tile has come
     scale_log2                scale * LOG2E

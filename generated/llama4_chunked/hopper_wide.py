@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  22f2811b1d4fab5c
-#   text hash     cb5c5e936e3eea8a
+#   content hash  b01328c11b894670
+#   text hash     002075b88bcd59f6
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

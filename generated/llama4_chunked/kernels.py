@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5cca97bc38d983f9
-#   text hash     93e41088d0cc6125
+#   content hash  cd2d115e4d56329f
+#   text hash     6e9edff9e2e85734
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  b890aa47bdc03507
-#   text hash     008b828a0da45f59
+#   content hash  6cc7e23d78739823
+#   text hash     a0cee64bcc9b508d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  98aa1af96c7b2a51
-#   text hash     c5edad05c5e4216d
+#   content hash  9becf2d65fdc9c5c
+#   text hash     5d4a14be8e5a95e2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  053922cb1aba377c
-#   text hash     75cd3767fc810048
+#   content hash  e61fe7607fa2e7d3
+#   text hash     97e03b93267ae171
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  547d08086f5976fd
-#   text hash     3ce84b19f109a419
+#   content hash  38b69d26e94db86e
+#   text hash     0f22d527c97ab4be
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  a559364237d160ac
-#   text hash     d44a469f6d4917db
+#   content hash  e5da3b4b64a37036
+#   text hash     58002717e4dea027
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  dd90545786559600
-#   text hash     5da67c20f84df5f5
+#   content hash  4a3c79398b315688
+#   text hash     7e94b3e77a8c7dfd
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

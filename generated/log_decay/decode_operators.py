@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  57e238dbccc8f91a
-#   text hash     d082ae8b9af71993
+#   content hash  f95d71494a071ee3
+#   text hash     08f91ba876d84631
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

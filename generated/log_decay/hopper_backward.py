@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  329bebd3f5636cfc
-#   text hash     0755a7147b497783
+#   content hash  5ccc37b12d71e270
+#   text hash     f059a80c316d6934
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -66,7 +66,7 @@ Symbols
     WORKER                    which of the workers this is
     arguments                 what workers take of the kernel's parameters
     lengths                   what the loader takes of the kernel's parameters
-    terms                     a tuple that a worker makes for its steps: what none of them changes
+    terms                     a tuple that a worker, or the loader, makes for its steps: what none of them changes
     x_buffer                  tiles of x in shared memory, by stage
     x_ready                   for each of its stages a barrier that the tile has come
     scale_log2                scale * LOG2E

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  0583b2ec1574317c
-#   text hash     a49d08c86d7bfbc8
+#   content hash  cc24f702a18d817a
+#   text hash     7b0e272a480d8232
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

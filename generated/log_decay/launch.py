@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4c1f0737dab22bd5
-#   text hash     b6abafdf3177d3d5
+#   content hash  02647244421d1d8f
+#   text hash     5aefcad081db1e9a
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

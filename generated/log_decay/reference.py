@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  93c75eedf0d2a2ee
-#   text hash     60af736ee5bde028
+#   content hash  b06c1b3230eddf6e
+#   text hash     652fb7ac5194fcc0
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f4475cba672411b7
-#   text hash     e6496d23fd072779
+#   content hash  6d63aab615b73b34
+#   text hash     6ea069c8f79b1682
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

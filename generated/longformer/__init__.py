@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  0b6d550da74eaa99
-#   text hash     c3bdfc2d67464d59
+#   content hash  24153a45ae416c3b
+#   text hash     86e39ac09feb3e12
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

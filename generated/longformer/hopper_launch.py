@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c8f950d74c54506b
-#   text hash     eab3292184690ac5
+#   content hash  80eecb41911fffb3
+#   text hash     849ed198fa459898
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

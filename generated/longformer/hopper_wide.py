@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  bbbe73213ff1c79b
-#   text hash     a6381335ac15595c
+#   content hash  5b51530e0d25bafa
+#   text hash     58465091d8208486
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  15f31006bc0b005a
-#   text hash     7e23d57ff4b723bf
+#   content hash  21be84f3d133caf7
+#   text hash     47ed1985b5908b0a
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

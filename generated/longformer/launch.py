@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  0c5375a0ddb926ff
-#   text hash     aa80a847ba9b3944
+#   content hash  c49412f32501140e
+#   text hash     b8a071010632c0ea
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  387b4cf838058f35
-#   text hash     5b3ae0ca8b5aa61a
+#   content hash  255ea5114376f510
+#   text hash     96b4d40b657801b3
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

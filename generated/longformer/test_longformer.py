@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5b09e347d76a42dc
-#   text hash     8f9ac16b44888985
+#   content hash  e3969f2b1812e7ed
+#   text hash     786b431fd35fa019
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  cbb60c5407a8a2a9
-#   text hash     61b9abab9a248df8
+#   content hash  c31eaa52b0e9bd0a
+#   text hash     83eee926a14bcb8e
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

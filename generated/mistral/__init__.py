@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7bbe1f5efbaadf12
-#   text hash     7aab2114f52e6176
+#   content hash  a900c2de9ecf75ca
+#   text hash     47a24688769fe602
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

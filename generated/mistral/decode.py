@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8e85a58d6b29e634
-#   text hash     01e071df9033e74b
+#   content hash  f9c3917992d475e0
+#   text hash     29dc61253751a59b
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

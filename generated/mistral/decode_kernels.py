@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0f8df8cb3abdce73
-#   text hash     92face94485fff0a
+#   content hash  19ce9f37923e0b02
+#   text hash     3829ca03a65ede81
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

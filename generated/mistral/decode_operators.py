@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  97919b783d82a8da
-#   text hash     993b06b08ce0a66c
+#   content hash  625ca4ac0a3fd1be
+#   text hash     737eec26b28bab70
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

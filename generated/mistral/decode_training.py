@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  17c29c70f3656afe
-#   text hash     6fc9f0f1195bd306
+#   content hash  460519de73a54db1
+#   text hash     ba3adfc11955df0a
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  eebda18bb30c8ace
-#   text hash     b5040ecac3d5718d
+#   content hash  3623c724a68f82dd
+#   text hash     b46e8031f32a601b
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8fe8dfd7f829e999
-#   text hash     77eac8881b5b3ce3
+#   content hash  97aef3efcdbf74f4
+#   text hash     c1c5ce98529348c3
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a09486c13e5fc9be
-#   text hash     de6ed8d71bbaa978
+#   content hash  f0f1d416333bca90
+#   text hash     37ff0d00d2b35e75
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

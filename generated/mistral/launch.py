@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  1f52fa37d5812cc4
-#   text hash     7aaac52956e88681
+#   content hash  36382e2492f63ed3
+#   text hash     2e9b92d38c93a323
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

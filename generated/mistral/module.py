@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3c4ecc7b460c3ced
-#   text hash     33b95140d9b30ad0
+#   content hash  e6fef6f766baefb0
+#   text hash     e140064cd7b7bb6d
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  16556a726cc411e5
-#   text hash     0ab12b737d2cf6b2
+#   content hash  8e8d0926eb001cb6
+#   text hash     5790e86265788ced
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

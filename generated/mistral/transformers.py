@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e28b9085371c0d1e
-#   text hash     16ba8b16c1349829
+#   content hash  a23ac251a85cfc89
+#   text hash     1da11b90dbd1a02a
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

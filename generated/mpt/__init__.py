@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  51da9a9fe47cb875
-#   text hash     c317a6475078f5d1
+#   content hash  c1c1616653dba90c
+#   text hash     b6cc4e50c5224e5d
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

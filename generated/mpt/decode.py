@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  76c04a1d958c4a70
-#   text hash     ff7004a40dd684b6
+#   content hash  09964b2dcb9a55cf
+#   text hash     035f885e8bb95621
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  aa3f0f6961c7eb71
-#   text hash     c1d92a79801efde8
+#   content hash  620c4b10ddb7e6da
+#   text hash     fb3442ee5f6def25
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d868a8fbf94cb587
-#   text hash     172564ca551af34f
+#   content hash  75bcd64cfdab1c51
+#   text hash     022621e741347bce
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  881f75dced16c0a7
-#   text hash     7cd7bca86b38944a
+#   content hash  4b1300b60708a22e
+#   text hash     cead697cfc34bd35
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

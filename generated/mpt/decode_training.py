@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  98bf18b21a571e72
-#   text hash     05733878082dacdf
+#   content hash  504141aa0c210452
+#   text hash     4b4b14d599961206
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

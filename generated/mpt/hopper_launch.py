@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a5131944f0b49797
-#   text hash     b91c7be9cd4db26f
+#   content hash  39f6a5e8d4f52742
+#   text hash     760933c9ffc539b0
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

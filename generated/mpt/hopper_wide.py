@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7d5a9b5b280f4aa5
-#   text hash     7b9980f694cc6fe2
+#   content hash  36415f95ca5ea83d
+#   text hash     b4e7110ea74e1167
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e58949596bc509f1
-#   text hash     e516d07650129317
+#   content hash  8919857f6679585e
+#   text hash     535daf2895392207
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

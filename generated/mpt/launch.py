@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  6057b2c0872d666b
-#   text hash     539fa0121f7e0a3f
+#   content hash  e0bc3c870e401f53
+#   text hash     747e35d8a80d019d
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

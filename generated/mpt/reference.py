@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  268d9e60e6d0e845
-#   text hash     6114b468c41807bf
+#   content hash  ea3afe8b59b1d015
+#   text hash     e35b3e861a17e7ca
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

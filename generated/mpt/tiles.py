@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  df4fb10c60e09581
-#   text hash     3f24d9219cdef17a
+#   content hash  e726548497295933
+#   text hash     a9a972d2e0978597
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0b1c1376cf15daf2
-#   text hash     4f7cf5223eeec354
+#   content hash  8c464b80e06018c6
+#   text hash     8dd4ffb59742fed3
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -61,7 +61,7 @@ Symbols
     WORKER                    which of the workers this is
     arguments                 what workers take of the kernel's parameters
     lengths                   what the loader takes of the kernel's parameters
-    terms                     a tuple that a worker makes for its steps: what none of them changes
+    terms                     a tuple that a worker, or the loader, makes for its steps: what none of them changes
     x_buffer                  tiles of x in shared memory, by stage
     x_ready                   for each of its stages a barrier that the tile has come
     scale_log2                scale * LOG2E

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c91379784acc14f9
-#   text hash     a71bdd95413abafa
+#   content hash  efa5b543cc228ac5
+#   text hash     c0814bcc5fc8f129
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

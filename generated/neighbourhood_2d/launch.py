@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  acba16e205a7aa8c
-#   text hash     9d48fba89831e9ed
+#   content hash  f1ea84923d7364a9
+#   text hash     f937c7e96bba6a74
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

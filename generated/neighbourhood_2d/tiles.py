@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  0b352b6194883feb
-#   text hash     b5b9f28d1caa58e5
+#   content hash  b9f50a48b26ec5e9
+#   text hash     f031603dd06159c5
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  5e9efbf9ad0a845c
-#   text hash     ff5fb003371af65a
+#   content hash  b0494d5951e3bd17
+#   text hash     b3b2b768a81723ee
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9868cb06ba74deb5
-#   text hash     522943d8b0dc40e7
+#   content hash  a7ae38f009f5e2d5
+#   text hash     a0903bbfe343b464
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -42,7 +42,7 @@ Symbols
     WORKER             which of the workers this is
     arguments          what workers take of the kernel's parameters
     lengths            what the loader takes of the kernel's parameters
-    terms              a tuple that a worker makes for its steps: what none of them changes
+    terms              a tuple that a worker, or the loader, makes for its steps: what none of them changes
     x_buffer           tiles of x in shared memory, by stage
     x_ready            for each of its stages a barrier that the tile has come
     x_free             for each of its stages a barrier that all workers are done with the tile

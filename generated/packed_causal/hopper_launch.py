@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  019259dc012c90cc
-#   text hash     1807fef5479e9e69
+#   content hash  7e5508b116fa9a44
+#   text hash     191b5b2401267dd9
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

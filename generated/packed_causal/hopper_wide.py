@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a97008a3330167d3
-#   text hash     1533aa736e90b6ae
+#   content hash  f3833672fea41114
+#   text hash     1d718c9a102ab3ed
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

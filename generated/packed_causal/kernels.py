@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8a3d350242ffa06a
-#   text hash     4ffe1c0e4a98b011
+#   content hash  ef7c7db88a2c3d21
+#   text hash     ebc050ee1b5abaee
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a49fd0a99e2be935
-#   text hash     61926c2b4696ea81
+#   content hash  3908ddea34470e21
+#   text hash     2584a1bfad864612
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a4d115a457c9d3c7
-#   text hash     25108299ed4a1261
+#   content hash  65006fbb2bc9ec04
+#   text hash     8d46bbb05c91ee7d
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

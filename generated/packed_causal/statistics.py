@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8eabc7cb1f27a504
-#   text hash     5f43b33a1891f3a0
+#   content hash  896a03435a9977ef
+#   text hash     00c2fd6461e79473
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

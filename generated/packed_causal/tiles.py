@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  180c143e7086a4b3
-#   text hash     01acb98dcd640346
+#   content hash  69f0a5f679a06f85
+#   text hash     a095a73926c3e8e7
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  e6707c8355336cf9
-#   text hash     2c090326ee4fcc2d
+#   content hash  df189763306a5739
+#   text hash     d2c7b8be3243b071
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

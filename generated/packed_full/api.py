@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  9054af7c656607f1
-#   text hash     4912bdc24baa8ff6
+#   content hash  8e55e628b9eca2f3
+#   text hash     d19d4bbf8ab2b108
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  74b1f1143293156b
-#   text hash     37ed0056a96064cf
+#   content hash  4fdd50d28c721b03
+#   text hash     c151aec789541753
 #   render with   attnforge render specs/packed_full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -63,7 +63,7 @@ Symbols
     WORKER                    which of the workers this is
     arguments                 what workers take of the kernel's parameters
     lengths                   what the loader takes of the kernel's parameters
-    terms                     a tuple that a worker makes for its steps: what none of them changes
+    terms                     a tuple that a worker, or the loader, makes for its steps: what none of them changes
     x_buffer                  tiles of x in shared memory, by stage
     x_ready                   for each of its stages a barrier that the tile has come
     scale_log2                scale * LOG2E

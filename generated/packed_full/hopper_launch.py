@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3d43f9bd6db0adb5
-#   text hash     153826a81e7dc442
+#   content hash  52712d526c45d827
+#   text hash     9d0be0ff093bdb61
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

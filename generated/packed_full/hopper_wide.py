@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  103edc8a576b6ff4
-#   text hash     452ebf63e90ed763
+#   content hash  ef46f8ec567247ad
+#   text hash     53218c14ec0ebb99
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

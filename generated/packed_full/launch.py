@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  feebb9d2ede1f55e
-#   text hash     288075051a6fc82c
+#   content hash  4230973e9f41047b
+#   text hash     690d0f52972967bc
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

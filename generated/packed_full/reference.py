@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b32f42604c858e79
-#   text hash     bc81fa5f2c9f4a27
+#   content hash  2a652fef38ebba85
+#   text hash     aa25342f53c94c63
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2a1ee62b11037dec
-#   text hash     5f1519f11bce59ee
+#   content hash  7829f86c6e4fff89
+#   text hash     063afab42e339629
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  547fa2afb0be0496
-#   text hash     5251d4a1be733ebe
+#   content hash  2271410d6291f9a6
+#   text hash     6f3733c6875c7fb6
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

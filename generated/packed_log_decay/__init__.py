@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e26ed0d476aee766
-#   text hash     571d4462a3826bfe
+#   content hash  d88a3e5183bc2ecc
+#   text hash     62782f779c582599
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

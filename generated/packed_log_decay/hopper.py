@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  10c2c4f5a530e6c3
-#   text hash     89e6bb7159f92114
+#   content hash  8d7e90034b0bf370
+#   text hash     87a34c2e2156d22d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -42,7 +42,7 @@ Symbols
     WORKER             which of the workers this is
     arguments          what workers take of the kernel's parameters
     lengths            what the loader takes of the kernel's parameters
-    terms              a tuple that a worker makes for its steps: what none of them changes
+    terms              a tuple that a worker, or the loader, makes for its steps: what none of them changes
     x_buffer           tiles of x in shared memory, by stage
     x_ready            for each of its stages a barrier that the tile has come
     x_free             for each of its stages a barrier that all workers are done with the tile
@@ -617,11 +617,31 @@ def work(
 
 @gluon.jit
 def load_keys(
-    at, k_start, k_added, k_offset, kv_h, k_len, ends, v_come, k_desc, v_desc, buffers, STAGES: tl.constexpr,
+    at, k_start, terms, k_offset, kv_h, k_len, ends, v_come, k_desc, v_desc, buffers, STAGES: tl.constexpr,
     BLOCK_N: tl.constexpr
 ):  # fmt: skip
     """Copy one tile of keys and of values, and hand on what workers read of each key besides."""
     k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns, added_ready, k_added_buffer = buffers
+    (
+        in_log_decay_base, in_log_decay_anchor, in_log_decay_desc, in_log_decay_stride_token,
+        in_log_decay_stride_part, scale
+    ) = terms  # fmt: skip
+    LINE: gl.constexpr = gl.BlockedLayout([BLOCK_N // 32], [32], [1], [0])
+    # [BLOCK_N]
+    k_pos = k_start + gl.arange(0, BLOCK_N, LINE)
+    in_log_decay_k = (
+        load_rows(in_log_decay_desc, in_log_decay_base, k_start, k_pos, in_log_decay_stride_token, k_len)
+        - in_log_decay_anchor
+        + load_rows(
+            in_log_decay_desc,
+            in_log_decay_base + in_log_decay_stride_part,
+            k_start,
+            k_pos,
+            in_log_decay_stride_token,
+            k_len,
+        )
+    )
+    k_added = -in_log_decay_k * (1 / scale)
     stage, phase = at % STAGES, at // STAGES & 1
     mbarrier.wait(k_free.index(stage), phase ^ 1)
     k_added_buffer.index(stage).store(k_added)
@@ -658,7 +678,6 @@ def load_tiles(
     q_buffer, q_ready, q_free, places, verdicts = queries
     at = 0  # tiles of keys so far
     begun = 0  # tiles of queries so far
-    LINE: gl.constexpr = gl.BlockedLayout([BLOCK_N // 32], [32], [1], [0])
     ends = 0  # ends of sequences so far
     item, again, stage = tl.program_id(0), 0, 0
     # rounds without a tile: after as many as there are stages, none comes back
@@ -693,6 +712,10 @@ def load_tiles(
             in_log_decay_anchor = tl.load(
                 in_log_decay_ptr + in_log_decay_base + tl.maximum(q_first, 0).to(tl.int64) * in_log_decay_stride_token
             )
+            terms = (
+                in_log_decay_base, in_log_decay_anchor, in_log_decay_desc, in_log_decay_stride_token,
+                in_log_decay_stride_part, scale
+            )  # fmt: skip
             mbarrier.expect(q_ready.index(stage), WORKERS * q_desc.block_type.nbytes)
             for worker in gl.static_range(WORKERS):
                 rows = [h, q_offset + q_start + worker * 64, 0]
@@ -704,23 +727,8 @@ def load_tiles(
             )  # fmt: skip
             for j in tl.range(first, last):
                 k_start = (first + last - 1 - j) * BLOCK_N
-                # [BLOCK_N]
-                k_pos = k_start + gl.arange(0, BLOCK_N, LINE)
-                in_log_decay_k = (
-                    load_rows(in_log_decay_desc, in_log_decay_base, k_start, k_pos, in_log_decay_stride_token, k_len)
-                    - in_log_decay_anchor
-                    + load_rows(
-                        in_log_decay_desc,
-                        in_log_decay_base + in_log_decay_stride_part,
-                        k_start,
-                        k_pos,
-                        in_log_decay_stride_token,
-                        k_len,
-                    )
-                )
-                k_added = -in_log_decay_k * (1 / scale)
                 ends = load_keys(
-                    at, k_start, k_added, k_offset, kv_h, k_len, ends, v_come, k_desc, v_desc, buffers, STAGES, BLOCK_N
+                    at, k_start, terms, k_offset, kv_h, k_len, ends, v_come, k_desc, v_desc, buffers, STAGES, BLOCK_N
                 )  # fmt: skip
                 at += 1
         else:

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  fa209583cfaede98
-#   text hash     92c6c05cb0ae1c1c
+#   content hash  3e401b3b3b802fe5
+#   text hash     97e4ab8375e9d164
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 
@@ -68,7 +68,7 @@ Symbols
     WORKER                    which of the workers this is
     arguments                 what workers take of the kernel's parameters
     lengths                   what the loader takes of the kernel's parameters
-    terms                     a tuple that a worker makes for its steps: what none of them changes
+    terms                     a tuple that a worker, or the loader, makes for its steps: what none of them changes
     x_buffer                  tiles of x in shared memory, by stage
     x_ready                   for each of its stages a barrier that the tile has come
     scale_log2                scale * LOG2E

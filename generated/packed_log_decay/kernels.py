@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3298e9394dd922aa
-#   text hash     b1297a23f753fc77
+#   content hash  fbecd925b50c003c
+#   text hash     72c0ebd2794f4611
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

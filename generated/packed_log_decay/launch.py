@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3e160219c7de8f2c
-#   text hash     feefd43d9a98666c
+#   content hash  000d6762b06db026
+#   text hash     bb3d2e0e834501d4
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

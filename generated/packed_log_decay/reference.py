@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8ac01746fb1ec955
-#   text hash     d54527868f87503d
+#   content hash  7983a5dde1e01196
+#   text hash     f4a1933bd86712f8
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  ed807001f836c3d9
-#   text hash     e1d2b6f170fe1a64
+#   content hash  57296a044ae04021
+#   text hash     aab2d6d25c01ed40
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

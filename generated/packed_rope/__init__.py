@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  56c70124592d79c9
-#   text hash     fd20e2f6474bb758
+#   content hash  e5e935d1007ee02a
+#   text hash     b10bf3755234fa0d
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  02d3d09f1e7b93cb
-#   text hash     ce483f88e864d0a1
+#   content hash  791d38092c9089c3
+#   text hash     556b01e2b5ae59be
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ddb0bced10f6fe96
-#   text hash     df0ea3048da31112
+#   content hash  bc958cf292f1b80c
+#   text hash     0fceaa9ea6c9149b
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  78830de0758e966d
-#   text hash     1b8f9e3b3a0871f8
+#   content hash  b9bf60befc791c1f
+#   text hash     7991adf4be0a68f0
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  9751938f15209ddf
-#   text hash     f4973c0272d8106b
+#   content hash  e814f27a6a23cf58
+#   text hash     8a9ba42e5b443b7e
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

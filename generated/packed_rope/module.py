@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  1270061f80f8d005
-#   text hash     cf59d03bdd95e794
+#   content hash  56ec2a15adac8948
+#   text hash     550c36ea386e0ab3
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  62f27fb64a7624d6
-#   text hash     55380d7acf056a4f
+#   content hash  2a6fcddaf8885bdb
+#   text hash     5dfbd9d8ceec9e15
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

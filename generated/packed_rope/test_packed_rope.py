@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2f7825d45bef9b1d
-#   text hash     5d015831bde7eb58
+#   content hash  353d64075b0c3f24
+#   text hash     c15f80981ed235a1
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3521be10425336a8
-#   text hash     415548ecb4435486
+#   content hash  2d0b427e470baece
+#   text hash     381bd001bb0eb340
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

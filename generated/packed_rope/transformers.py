@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3f83806a9a56c2a3
-#   text hash     e0bac90e0bc4d4a6
+#   content hash  2d516cbfa9d8992e
+#   text hash     6e40c840f808edfa
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5dbcf7185fd1662a
-#   text hash     44b4605759540bee
+#   content hash  e35f4834cf71a888
+#   text hash     5790a5c695b25383
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

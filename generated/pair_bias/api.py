@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  51db3042b661c097
-#   text hash     b744815031694a78
+#   content hash  d2243e81a27176cb
+#   text hash     0ab5c491ea637395
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

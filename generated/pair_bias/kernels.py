@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  48c677bc95350c36
-#   text hash     81ee8bf528e253c2
+#   content hash  28e78161982b751c
+#   text hash     b8083aa53364392c
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

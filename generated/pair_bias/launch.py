@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  2f600c17d5b4e92e
-#   text hash     ce3159048ac6d978
+#   content hash  860e6ac2ea71d9f8
+#   text hash     29021ab188e3b68d
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

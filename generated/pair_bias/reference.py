@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  2e50444de64b7909
-#   text hash     0d170a47c8394197
+#   content hash  88ab1f0048f901dd
+#   text hash     abce7015669e09c8
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e18924f8c8bc3ae2
-#   text hash     411087e21c5d5b7b
+#   content hash  0d90603a4afef096
+#   text hash     c1658cb70ec47a08
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  44ee5e5204ef8162
-#   text hash     00e6f4a8b5bc256c
+#   content hash  fbbc6ff93e8c4cc0
+#   text hash     747d5cd31132cf73
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  0e7839c129d74455
-#   text hash     8b5fcc3c386238d2
+#   content hash  1662f4924063334a
+#   text hash     a9d4eb2c215377db
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  29d64d4b40d6edac
-#   text hash     0aac9e1ddde455e6
+#   content hash  d6833bb676882bb9
+#   text hash     7bd9f878cc8697ce
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3fa461f58b58283d
-#   text hash     5eee50a9eaff696b
+#   content hash  764da8a4a21e8adc
+#   text hash     473d21f062efbdb0
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

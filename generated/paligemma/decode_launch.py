@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b24a026299593cf0
-#   text hash     9a4dd7b0b5f8a1e9
+#   content hash  7c7e752b9f80a308
+#   text hash     b7e17414b9a38f56
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

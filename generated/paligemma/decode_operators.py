@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3ea5ea5a859ef69d
-#   text hash     8c08f17dda147140
+#   content hash  a497128cbc6032e2
+#   text hash     36258309e8435b4e
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

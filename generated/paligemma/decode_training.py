@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  3a720a47b4e4f0b6
-#   text hash     5d747d1b63579cce
+#   content hash  0e1a9df39070ba9c
+#   text hash     e803d260c17efcb9
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ede335396335c83f
-#   text hash     79f8f10d2246c8c8
+#   content hash  c102f9384cb5e069
+#   text hash     ca2963b4c22e60c7
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

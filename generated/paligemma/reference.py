@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e04ff7ada4982083
-#   text hash     c8b87ad1199725f5
+#   content hash  fca7345e7798e604
+#   text hash     adc3080667e0d543
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  841a73d63805d8b5
-#   text hash     7dc8e13b4ffaf5ae
+#   content hash  38bedbebdfd3cfac
+#   text hash     c5e6789d9c4b2f5c
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

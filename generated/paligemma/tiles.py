@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  17419730148d4ed0
-#   text hash     513f87ef182414e7
+#   content hash  fc8b1777287a14e9
+#   text hash     f8bd8259d839daaa
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  59dfb759d06f0067
-#   text hash     dde180be1a1f5120
+#   content hash  0bc162990c8d2327
+#   text hash     e5b2fa426956ab0d
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

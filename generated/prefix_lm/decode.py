@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d07b124475066296
-#   text hash     04b057965cf2951c
+#   content hash  f4aad5074a64947d
+#   text hash     641b08b9e7a0a7d5
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

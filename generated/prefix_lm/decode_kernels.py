@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f7001324f314b4c9
-#   text hash     3304c939fa1554d9
+#   content hash  58ec31278b37e8db
+#   text hash     e74da98b63dfed53
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

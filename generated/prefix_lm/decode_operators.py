@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e8fa53a81cef7fe7
-#   text hash     7675140d245550ba
+#   content hash  71c63802c124bc1e
+#   text hash     53f077f35c79ff82
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b6d6ac7da50c743d
-#   text hash     5321849ff8e8be95
+#   content hash  e40020187311260c
+#   text hash     ac0a453aa52783a9
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2dfab8184cd971c9
-#   text hash     6c44e7ef526fa621
+#   content hash  07384bd74c51e42a
+#   text hash     a2fa70c4fdccd2aa
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

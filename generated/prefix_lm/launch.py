@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0e0e99dc3a5304ed
-#   text hash     9a4129c3a0ce0009
+#   content hash  c33d4119712b88b9
+#   text hash     31ae4f1396b136b7
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

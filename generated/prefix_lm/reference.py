@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9f11bb2c9f240241
-#   text hash     6d518f3cd613dbf8
+#   content hash  0d4e77578b54a52d
+#   text hash     430e4408090d0792
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

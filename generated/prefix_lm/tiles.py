@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  d61c954dbaa97954
-#   text hash     1868506136cd16b3
+#   content hash  0932c79d24cb4414
+#   text hash     5128e2a965d023fb
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

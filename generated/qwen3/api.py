@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  fed65ab0ffa3e1a0
-#   text hash     097b34ff7cc74c49
+#   content hash  eff65ccb32e4daa6
+#   text hash     16d36d055eef0362
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

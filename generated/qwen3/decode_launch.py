@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8f514360c7502271
-#   text hash     71743ec74181ed44
+#   content hash  05ca5febf3b102a4
+#   text hash     a80582c0a8291163
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6c5d06d96b21bb05
-#   text hash     030ed5f9948710d7
+#   content hash  5d0e74fa4a802561
+#   text hash     6a3867e4febe1e0a
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8138d6baed3b46aa
-#   text hash     af478b95e94e3c54
+#   content hash  45b71529e1157a3c
+#   text hash     74f51a4d31a0239e
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  dbb3d962c563025a
-#   text hash     3fcbeb9398330099
+#   content hash  c2a31aac63c24fb4
+#   text hash     aa60213848409ee3
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  99f9369ce277855f
-#   text hash     2a8294759760ff78
+#   content hash  7b72d54041b80433
+#   text hash     579b9dd4deb4ff5c
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

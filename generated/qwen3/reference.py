@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  dc3938c1de5a2363
-#   text hash     e93f7e0116e2ae30
+#   content hash  b54b91ecf621936c
+#   text hash     dafe1e87b2f0be04
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

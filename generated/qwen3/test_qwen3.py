@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3f372af2e40de7a3
-#   text hash     627a8b049e211e8c
+#   content hash  bd9b5af61d159ef5
+#   text hash     e8d0f5c0ffdf6c75
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  20463ce83ca03763
-#   text hash     00a84a8bf374b662
+#   content hash  d34aa62ba1a7022a
+#   text hash     99cf9eae2cfa38fc
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

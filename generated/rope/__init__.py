@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  f98c4d47011dc7ec
-#   text hash     a2759d86643047c3
+#   content hash  ef4991cf25b7d042
+#   text hash     cd3cfb7cbb623b34
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

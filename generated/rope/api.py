@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  1227eb1072d6f68d
-#   text hash     de0385a5b003cfed
+#   content hash  3cb352f979972abf
+#   text hash     50e162ecc3b30ff1
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

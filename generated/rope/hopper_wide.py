@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b96cf629b6de3290
-#   text hash     8b78cc371a5d8198
+#   content hash  ffac86e288079bf4
+#   text hash     25968705dbcec5cb
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ddd51cd58c43822e
-#   text hash     cfc9492bd0c7e210
+#   content hash  5cd682cc29ccd235
+#   text hash     b4595d69d6bc7fe2
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a38ebfe5a509d813
-#   text hash     b411bb1963d16719
+#   content hash  9d981d965c883f35
+#   text hash     8ab1d92dedebb58c
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

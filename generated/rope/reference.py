@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  7ab8da933039ede6
-#   text hash     3801221857aaaab2
+#   content hash  860aa31df2f37216
+#   text hash     9669727f531f8fb0
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  e9e6ff53d116a0d2
-#   text hash     29b8c1f4ef796015
+#   content hash  de754f1f3d9dddf6
+#   text hash     a8f4fc91523d0ef2
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

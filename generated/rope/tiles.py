@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4ac7ce210a3c2070
-#   text hash     e8c7d6682f1e6504
+#   content hash  fb8c171081917078
+#   text hash     32ea93891395adc8
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

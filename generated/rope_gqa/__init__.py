@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  39ae7c8ff9964552
-#   text hash     5c975f0b8980f343
+#   content hash  5900ecfc6b85e78e
+#   text hash     b411a89bea390b4b
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

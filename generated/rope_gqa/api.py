@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ffedde0586c2a835
-#   text hash     01e5240016d82078
+#   content hash  66b65dc205e3f978
+#   text hash     7230b191fa2758e4
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1f9d8fe3c2919898
-#   text hash     e56a87a00afa97ae
+#   content hash  d34826be2c1338b7
+#   text hash     d25b75ba6ab0b909
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

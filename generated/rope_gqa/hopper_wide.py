@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  091118d935d81a04
-#   text hash     c7435b8b5979f8ac
+#   content hash  8e6b56acac4399e4
+#   text hash     d586978eee17977a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

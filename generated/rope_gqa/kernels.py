@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  715229a69adfee54
-#   text hash     2a41d5ccf3262b0c
+#   content hash  d23c3846308a87b2
+#   text hash     d9de8a07eff3d700
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

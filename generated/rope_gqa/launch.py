@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4d76710ce06b4f88
-#   text hash     c0f1148fb3240551
+#   content hash  ee1f2fc58cf50699
+#   text hash     75b06c8739ee4a02
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  87c8a7fc617cb8f2
-#   text hash     c9a439a9658bef0f
+#   content hash  bfb7ef8a98758bc9
+#   text hash     ef32b3fb8d5e539b
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

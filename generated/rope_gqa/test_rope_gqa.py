@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  19b5cfc0c36aab12
-#   text hash     237d75a7656a6116
+#   content hash  a996d1de547eea13
+#   text hash     d791ecb0b3dd756d
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

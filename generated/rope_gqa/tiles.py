@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  8a4c8831de9f005f
-#   text hash     ba966ce36bca673e
+#   content hash  d302bded0fe6f161
+#   text hash     b16048d302303d32
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2ba655f709cdd16f
-#   text hash     1313945e162ce867
+#   content hash  f47d30109ce35273
+#   text hash     2ae96f140bf3012e
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d87a67ae968129de
-#   text hash     66432062e0348ea5
+#   content hash  5091f811db08eb3e
+#   text hash     969c21ba02977c83
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  c36c9270be04a191
-#   text hash     305c94c18e26e537
+#   content hash  749c5284e28bab36
+#   text hash     990e54315b400faa
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  505ec3145892e5c9
-#   text hash     d386dbd102e9ac75
+#   content hash  683bbd3d60addca7
+#   text hash     21da1a52cb9066b7
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e6be65acaa0a98ba
-#   text hash     c6c6b8cd849618d3
+#   content hash  200ffc405e6dd034
+#   text hash     559db345240d4288
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

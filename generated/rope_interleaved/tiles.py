@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  78aab3a3ba4d6541
-#   text hash     6f897e0001e7fb5d
+#   content hash  39ac2c107307e429
+#   text hash     3952e6a5c9d952f5
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  236e284c79aaea8a
-#   text hash     2b3c9e928996ff28
+#   content hash  cb1c2f65a6266316
+#   text hash     808e7d90ce14a159
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5d8b85cb5ae82cba
-#   text hash     c427f7afd8263b19
+#   content hash  f179733e062a650e
+#   text hash     51b0e7b84227f5e1
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  087ad8f711db4a3f
-#   text hash     7a7a0e8db72b6cb7
+#   content hash  4dd2ff9eccc324d4
+#   text hash     06239df92fc73d65
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

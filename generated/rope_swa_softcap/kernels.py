@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  9dbb20bb753a762e
-#   text hash     43f3ddc70c895dbf
+#   content hash  5f0dd7290855a597
+#   text hash     cae9edebaf5623ca
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

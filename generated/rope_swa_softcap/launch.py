@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  3dc72d510ccc2f8b
-#   text hash     cf24f6201e6a9571
+#   content hash  011afab5f583bf54
+#   text hash     ca82387dacb2136a
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

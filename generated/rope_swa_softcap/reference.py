@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6253a2ec3974bc07
-#   text hash     04974469ce7a1bb1
+#   content hash  cb4a4544ab2afc50
+#   text hash     a8073d656577af06
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  a9c9986e1997bc08
-#   text hash     9591746c94bc2e0b
+#   content hash  479b8dc568b539f1
+#   text hash     5f2d29badc7db75f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

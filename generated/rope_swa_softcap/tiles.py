@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  6f5c240f29dd82f1
-#   text hash     8dde2fc379d2b96e
+#   content hash  5599b6a78f38a192
+#   text hash     9797a76e0c2a0e3f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  eaf0ce454000414c
-#   text hash     1916d3347022fb49
+#   content hash  dbfb9d463f76cf78
+#   text hash     a1d571a26aa07653
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

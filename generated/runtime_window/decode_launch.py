@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0c7b0039b00b58bc
-#   text hash     ad9710a892818f26
+#   content hash  fea104f03858df62
+#   text hash     2074687c3a665ba5
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

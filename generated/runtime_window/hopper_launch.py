@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  31515f726b240bbc
-#   text hash     d66732a382fb1cf1
+#   content hash  6e84be79abab818c
+#   text hash     52d147b063559695
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  424c2503266d38d9
-#   text hash     5d04ffc52b788fb8
+#   content hash  98d314fe955f1971
+#   text hash     d04ddf09550f7b66
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

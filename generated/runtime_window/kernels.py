@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2fcf33f99b1a91bf
-#   text hash     888059c753a1b1a4
+#   content hash  fa4b9059af452b18
+#   text hash     1b4c1ba0cd58a2d2
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8b2439610f006d95
-#   text hash     1120edb47c5d8eb4
+#   content hash  1ad07167844b19a2
+#   text hash     e2fbf87c92449dab
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

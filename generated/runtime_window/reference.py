@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  5d989f624f8f42ef
-#   text hash     d166ee1e5ff6d968
+#   content hash  73e6a9b1a9f87dc2
+#   text hash     16be85d1bd45e80e
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

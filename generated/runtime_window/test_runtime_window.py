@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d726912022c9b5bd
-#   text hash     5476fee049a17ca7
+#   content hash  817cd9501a298deb
+#   text hash     4c9abf536a846cbc
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

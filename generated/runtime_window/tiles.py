@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8abeda8ba0aa3604
-#   text hash     bfb17b89f6f6cd9f
+#   content hash  d9b04fcfe8ea812d
+#   text hash     b917ddbf30102e94
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

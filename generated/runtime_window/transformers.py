@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f5174ebe17bd5f90
-#   text hash     e0ba67d29b092a8c
+#   content hash  c094e1b47e41e19b
+#   text hash     f90705bb469184a5
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  a4a56054256c488e
-#   text hash     dd2d1dcfdea71778
+#   content hash  ece8486543846d38
+#   text hash     a19c4584ad4bd428
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  3737ee1d4e894bee
-#   text hash     9eb65ee4ba4a0e09
+#   content hash  8233b8a62d1dddb6
+#   text hash     4f11bd46f1380b87
 #   render with   attnforge render specs/shaw.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  dc2c23e28aca73bf
-#   text hash     298397ab2d8c15d1
+#   content hash  867c42561a10ff52
+#   text hash     247bac97f6dcc214
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  bf7d7f505f165d80
-#   text hash     c85400f85c02f646
+#   content hash  c4e40be2a60c0163
+#   text hash     1cb9ec70a14eafff
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

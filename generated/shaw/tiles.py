@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  39d75ba898ef3b59
-#   text hash     97d6ef0c59bf9f54
+#   content hash  b8221628575b64f3
+#   text hash     f8d857a40cfa9e0e
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

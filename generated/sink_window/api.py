@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b53e427fad1409c1
-#   text hash     19c45a67e26024a2
+#   content hash  0398674059b8a9b7
+#   text hash     89c7347f69f09b12
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c80f71482655c8e0
-#   text hash     8a27147b4d042f5a
+#   content hash  890580fcd77390e8
+#   text hash     1ffc91db699697e3
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a0b63f18f8d67127
-#   text hash     9c2c81f2ab88c358
+#   content hash  c3a3876f722dda74
+#   text hash     d4b5c25268aa29b1
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

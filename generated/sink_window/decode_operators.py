@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1edeefe3965fe12e
-#   text hash     da298b61d6632b05
+#   content hash  10d20dfb762c0e1b
+#   text hash     d631346e0ef89ebb
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c42a86f67c4143dd
-#   text hash     cddd40ae63c116c6
+#   content hash  b85a3303788bac9b
+#   text hash     071ca694665ee6d5
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b1c4906b23967295
-#   text hash     d8a4dbe8cd6667b5
+#   content hash  8759705bcd8af091
+#   text hash     d7a55616a254c6d0
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  22c4aaa7e0c0af00
-#   text hash     8f31dd85d3fc3e0d
+#   content hash  ad230970063bafd9
+#   text hash     64e0fb279895ec24
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  34636f77036642b2
-#   text hash     39e4bff8bafd9961
+#   content hash  42c9bac8705c0ad9
+#   text hash     1c422a7e307c0708
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

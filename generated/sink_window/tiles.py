@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  25e0b29299d671f8
-#   text hash     06c9787b1e36de80
+#   content hash  1493930bd84dc993
+#   text hash     27dce089114591d6
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  4c7570dbbb0bb95b
-#   text hash     f93d406770d028ec
+#   content hash  e35d356b5890348a
+#   text hash     1494c0a2562806e4
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

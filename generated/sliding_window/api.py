@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7da00e736248e45c
-#   text hash     ead8bb71285a4888
+#   content hash  43bd11b4fcc706ff
+#   text hash     cff881f39c46843e
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

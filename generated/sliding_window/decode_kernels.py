@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  bc711f2a9f2b6ad0
-#   text hash     09006fa737f3fd7f
+#   content hash  1ae1357ab53741ce
+#   text hash     034d5a4cde4d2748
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  067266537fd04fbb
-#   text hash     771084801b6412cd
+#   content hash  488bdb22e94a1d2f
+#   text hash     328d261a4b426826
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

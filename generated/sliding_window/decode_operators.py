@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b27b8f09d6c50902
-#   text hash     fcb49cc8fcfb74cf
+#   content hash  e8c33cdf9620c8b9
+#   text hash     a0873aa777ce5a46
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

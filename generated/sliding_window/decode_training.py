@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d38b3cc6ebbfb89c
-#   text hash     6c8af2e425c0060c
+#   content hash  06277adc8620fc7b
+#   text hash     60ac9c5d3efd6878
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

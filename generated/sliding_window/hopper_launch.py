@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  03351057451d05a7
-#   text hash     a0003756aeed4221
+#   content hash  d6f6750503a1e000
+#   text hash     c55c245857656a58
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

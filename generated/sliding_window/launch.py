@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  663c4a31727a37db
-#   text hash     bf10f57499515f78
+#   content hash  70ee63ded5d5db0b
+#   text hash     14f018460f87c9ed
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8ee06cb7026a70d2
-#   text hash     0b94da9ba7c67e94
+#   content hash  dcd830a2e80a0935
+#   text hash     17e534b434c7184c
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  23deb513ae698fc9
-#   text hash     7f2e9038dd2fb7d6
+#   content hash  dbca2eadced544c9
+#   text hash     467145b101892f75
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  5c75e0621f2637ac
-#   text hash     5984bb9c38d5f625
+#   content hash  492f63380f1988f9
+#   text hash     5110117f1a4a1b11
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  99e22cc8e32da1f4
-#   text hash     63b26d0f91833413
+#   content hash  ae017d46cb19df39
+#   text hash     a549b3eb3679cde2
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  753e6a0c91573456
-#   text hash     d4f23474972c9056
+#   content hash  19cafdfdb7233d0b
+#   text hash     7d4b31d7b96ffd77
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

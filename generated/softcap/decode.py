@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  4edae045d2ab3c63
-#   text hash     b71acf9236795a98
+#   content hash  be0b0142c5e6168e
+#   text hash     45c510a7b6c0c01f
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  18af1a1480b41b31
-#   text hash     39f36fc38d3db329
+#   content hash  11fae54d49909835
+#   text hash     0a7d126eb43574d8
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

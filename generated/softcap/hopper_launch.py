@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c4a8da9c3fb019a3
-#   text hash     63adabbb43b4f5f5
+#   content hash  b09797e8d9124520
+#   text hash     049c9fe74801ca24
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

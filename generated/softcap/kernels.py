@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8156bd66c4b371e0
-#   text hash     135053eac3d2d797
+#   content hash  e1bf0f94f0d09643
+#   text hash     7ef99a30b668c5d4
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

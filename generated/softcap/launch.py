@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a8457ac3f086d6ec
-#   text hash     6a0ed9f3ebf0ee57
+#   content hash  5d1256b15c8cd02e
+#   text hash     84b06c9cbbec8909
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d02227bf089d59c1
-#   text hash     2b29bbcc814db82e
+#   content hash  c91768719ae4a6fd
+#   text hash     b9d187abf4db841b
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

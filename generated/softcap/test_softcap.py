@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c5c92942d8ca4b66
-#   text hash     29bdf9ff3ce94792
+#   content hash  9aa974daf0c10cfe
+#   text hash     cc4feffb91a16b1e
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

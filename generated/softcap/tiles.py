@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5820835fba1f5bdc
-#   text hash     52b5cd5428a07143
+#   content hash  d2f31f6ff30b9e0c
+#   text hash     d04cb29864473e5d
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  96153c2333adda57
-#   text hash     018ea8e65ff4e719
+#   content hash  02fea087273acacd
+#   text hash     11d994e38a55d009
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

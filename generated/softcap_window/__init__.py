@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  8289918674a73672
-#   text hash     b6cac538cdb2a5ea
+#   content hash  b0b5e6b6238132d5
+#   text hash     c84ef872d68a7ce9
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  228efb88a9d5577e
-#   text hash     0e9408fd57973b98
+#   content hash  9b1a17e5b05b46ad
+#   text hash     19ef76dc7689e104
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

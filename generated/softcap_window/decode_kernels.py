@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  36614779747ee527
-#   text hash     af4abeb99d7d11bd
+#   content hash  ecd7799c45ca462a
+#   text hash     0f77b475541ee868
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0510e3ea13084d8d
-#   text hash     047bc64bb561885b
+#   content hash  2c56af04202c0e5f
+#   text hash     baaed64b0ffc7322
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

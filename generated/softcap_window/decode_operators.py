@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  c69bc94909c67523
-#   text hash     16e4c100b082d6e8
+#   content hash  94bf2ddd3896611e
+#   text hash     5a622b15e42476ec
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e54bedfce4522a94
-#   text hash     470fb06e0b0d6d34
+#   content hash  77e5d5ed9bb8cd7c
+#   text hash     08d34380213effaf
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  0e45cff842ebd34c
-#   text hash     191683383a3d0e92
+#   content hash  6d2e79f39559b9f1
+#   text hash     e21844faba025848
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  cf1cfe50fcf18e15
-#   text hash     a3b10829f7ed8696
+#   content hash  4d0c28b58e627584
+#   text hash     a9a91f2a6b9574a6
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

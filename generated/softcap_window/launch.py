@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  070196c053d36099
-#   text hash     d25631c67f30b5e0
+#   content hash  06fd6f0523cd0ecf
+#   text hash     654771fb7073040c
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  59fa4e0f087a8e99
-#   text hash     c380632677bf09a1
+#   content hash  21b8454d0081d211
+#   text hash     e8b3f41b3e6173b6
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  8cbeae3883c842e8
-#   text hash     c74ebbf53e2ebb6a
+#   content hash  1b2834c517a62946
+#   text hash     b83badfcfb8b5a63
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

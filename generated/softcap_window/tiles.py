@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b48650bc1bbd2e32
-#   text hash     1fa4cf7934a650ce
+#   content hash  f9f17b0a1b9bc1b7
+#   text hash     452e1e46cde4c819
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  d44f898f19bbcf86
-#   text hash     90610cdfc7a110bd
+#   content hash  963adf4984c01e02
+#   text hash     6c0fdb713bdf8600
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

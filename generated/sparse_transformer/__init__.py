@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5b4bc6640ecdf6a0
-#   text hash     26870e3ed15a5ac1
+#   content hash  7d29d04f16a98157
+#   text hash     f119fddeb0ce0bb8
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e7ef492577c0a38b
-#   text hash     cc726ac7f3fa7055
+#   content hash  ddc2ebf9b875b6ac
+#   text hash     0eda622c1fdb75c2
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  20faaf9d3480bd61
-#   text hash     529ac2d40e832b7c
+#   content hash  2fa9be22002df731
+#   text hash     09f2331e4553a787
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -39,7 +39,7 @@ Symbols
     WORKER             which of the workers this is
     arguments          what workers take of the kernel's parameters
     lengths            what the loader takes of the kernel's parameters
-    terms              a tuple that a worker makes for its steps: what none of them changes
+    terms              a tuple that a worker, or the loader, makes for its steps: what none of them changes
     x_buffer           tiles of x in shared memory, by stage
     x_ready            for each of its stages a barrier that the tile has come
     x_free             for each of its stages a barrier that all workers are done with the tile

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  dc80d23c2ce7841e
-#   text hash     9ae03913f1d35c31
+#   content hash  13879cde73875147
+#   text hash     11800d4f68b10f75
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

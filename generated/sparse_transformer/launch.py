@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  2198f9a15683242d
-#   text hash     fc9024c20108772d
+#   content hash  23c14c65f60bc8ff
+#   text hash     4f9c4755e2986dd4
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5d68b11aafd9c27d
-#   text hash     949aa52e849918eb
+#   content hash  a92677a98d5ce004
+#   text hash     9c2e0df6c83671d1
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

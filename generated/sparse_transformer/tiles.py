@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4f3958c8eca0696a
-#   text hash     5722dcb24fdc2272
+#   content hash  603e17ebba0b08d6
+#   text hash     690de84db1a923ed
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2e0fc0f72535e677
-#   text hash     67650b988a7e5204
+#   content hash  50fcc1657a5696f7
+#   text hash     1e717919fd6e7668
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

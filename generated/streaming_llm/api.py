@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9cf3b30651f151b3
-#   text hash     1a36def50942ae37
+#   content hash  31ab3ed371df9851
+#   text hash     bdc5db0bc944bf73
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  e3a2f0ed0d87d5a8
-#   text hash     120dd5eb6993c0cc
+#   content hash  8febb19965f9be19
+#   text hash     dff4a4c47b86dcdb
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  eaf684202d1e69a9
-#   text hash     bc0b355aa5d6a53c
+#   content hash  497f44bdeb45a3ec
+#   text hash     1914f5cda83c7f2c
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  aec359e80eec6c5e
-#   text hash     ec2e9c0e2cd05af2
+#   content hash  6ab1a35cac7bb538
+#   text hash     fcac53388682b89f
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

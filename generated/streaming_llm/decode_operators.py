@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b3c6f9f332831332
-#   text hash     a557bf1fb44101d2
+#   content hash  1f12c3f0fc090600
+#   text hash     7214d6ea65e777e8
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

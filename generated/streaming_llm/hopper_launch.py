@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  782fa65fab621a11
-#   text hash     d8551d6c5eceac1c
+#   content hash  a2556a7d947e0ffe
+#   text hash     4ddc65e06c588148
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a2074baadf018fa0
-#   text hash     96a3f34dabd52f5a
+#   content hash  b344fcf589e6d2d3
+#   text hash     539cf7a4023cce78
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

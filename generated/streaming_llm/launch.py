@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0d24e363cdc64262
-#   text hash     6bc4a8e8ae1077c0
+#   content hash  385a5c615de5733c
+#   text hash     701a78f9049c6a9e
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

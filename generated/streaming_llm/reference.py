@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4abc951289084ec6
-#   text hash     14a74b7d1d5c88a8
+#   content hash  4e6e5027181c5b34
+#   text hash     dca2ec7dbd696394
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  590eaa006239a654
-#   text hash     d28174c457bfefa1
+#   content hash  3081cf53f5134eb2
+#   text hash     1849ba17b28e34db
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  3ead9ebd4c862633
-#   text hash     1555134ee5097526
+#   content hash  68bbd5b813ef11c3
+#   text hash     35e1ef9b16a13794
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

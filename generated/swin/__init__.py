@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  4a01c622f9c11091
-#   text hash     e0e4d07c92a4abcc
+#   content hash  ec5b179c0294db15
+#   text hash     18197dc7ecdf232a
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

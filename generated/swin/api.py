@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  eb5db3ec98116e36
-#   text hash     701fd193204b8e3c
+#   content hash  dd158318d678088b
+#   text hash     cd4f2a6833db88f5
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0bf63b94583175b4
-#   text hash     7b3fe42c90722431
+#   content hash  0c2a6cb4c0727919
+#   text hash     f3aa40276fbedb94
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7cfb51e893377873
-#   text hash     a58f48ee2f769c35
+#   content hash  ca04f01bb3249d19
+#   text hash     028e917c4d4765be
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5c067b6765b91134
-#   text hash     53d4e961486263ca
+#   content hash  787cd4d238514a13
+#   text hash     39bcab34f6386090
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

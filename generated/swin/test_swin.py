@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  979d59cbbcdba79c
-#   text hash     6bdbdac3a0a30f84
+#   content hash  4e30abf304c1e397
+#   text hash     9d3cbc0a82ac121c
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

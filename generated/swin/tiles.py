@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8825027d2439b9fb
-#   text hash     d8019683712db2b1
+#   content hash  7ab6eb534fbfe709
+#   text hash     e98c522aefa9f3a3
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

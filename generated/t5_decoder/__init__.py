@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  b9e1efaf219ab2b7
-#   text hash     6bf0bf0fc1a0371a
+#   content hash  5996bf6f1bfdb625
+#   text hash     7376acff26344401
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

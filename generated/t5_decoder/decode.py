@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  dfd1910e803f31fc
-#   text hash     dadea75f002fb9cf
+#   content hash  ac011a86fd4a5af9
+#   text hash     a026a4516654aaf7
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  031242ef4de8e323
-#   text hash     2a1a441f9bbd3b1e
+#   content hash  81a523bc75ea7140
+#   text hash     606657853223f7e0
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

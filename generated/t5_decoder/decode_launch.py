@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  db26ac5b150e6452
-#   text hash     470b7348cab7094b
+#   content hash  fcceef9da1908e43
+#   text hash     f9c666d6d037f8d7
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

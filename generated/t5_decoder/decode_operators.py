@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  24aa3b290e19ffa3
-#   text hash     5376db30c5c40748
+#   content hash  30bc4f49ec5cc4a5
+#   text hash     d8f31247a558571a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

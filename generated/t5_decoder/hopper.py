@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  84e6f8af5c6a4926
-#   text hash     1e82c634a1f3b261
+#   content hash  c28f95c522d42872
+#   text hash     34d45f6b15bc1318
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -36,7 +36,7 @@ Symbols
     WORKER             which of the workers this is
     arguments          what workers take of the kernel's parameters
     lengths            what the loader takes of the kernel's parameters
-    terms              a tuple that a worker makes for its steps: what none of them changes
+    terms              a tuple that a worker, or the loader, makes for its steps: what none of them changes
     x_buffer           tiles of x in shared memory, by stage
     x_ready            for each of its stages a barrier that the tile has come
     x_free             for each of its stages a barrier that all workers are done with the tile

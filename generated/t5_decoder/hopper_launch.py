@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f724064e132690ce
-#   text hash     f96a079534afb5e6
+#   content hash  12609b4175bf0ca3
+#   text hash     a7e3516188773455
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

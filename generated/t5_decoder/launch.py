@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  563eae0b27a41b81
-#   text hash     59c215e5708db835
+#   content hash  daabfe3ad458f1e7
+#   text hash     17e34286eae59b4f
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  19c4c48934ff3c0d
-#   text hash     f59e989bbeaec05d
+#   content hash  41551043e09e1685
+#   text hash     dca207cb432e4f66
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  43df9ab739be9894
-#   text hash     9130a6e00ffcd019
+#   content hash  e6bd26e57fcbb84a
+#   text hash     cc4e2016f4489a14
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

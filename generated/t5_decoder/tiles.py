@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4fc6d1f88d654b4a
-#   text hash     15d42151df47320d
+#   content hash  c6b3e483eec0583a
+#   text hash     256d23961d385704
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  de5053b2cda73684
-#   text hash     985a27ed1722d3a6
+#   content hash  22f196289ecb357b
+#   text hash     9adb379f53aea8d6
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

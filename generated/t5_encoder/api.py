@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  2269e63049d6ea85
-#   text hash     7c645a4ee2ae445d
+#   content hash  f0558348d283f759
+#   text hash     ba79df7cbbc86d54
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

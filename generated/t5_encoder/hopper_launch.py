@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  8679973f043055ee
-#   text hash     9dd40946c59c0692
+#   content hash  205ae300149f2ab8
+#   text hash     0b8fa921357b3d6b
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0d2ee4c214224483
-#   text hash     6cb4ff0c034ee7be
+#   content hash  ca303e5214c205a3
+#   text hash     463a9dd37be3ffea
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

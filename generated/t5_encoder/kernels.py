@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  9c7a599d90590a4a
-#   text hash     768579f5779c4825
+#   content hash  bee6785d98a1ecf8
+#   text hash     48ae67cac12a912d
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

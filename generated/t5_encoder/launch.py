@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  dcfcca727293f8a6
-#   text hash     87c553468e1ca4e3
+#   content hash  ea41bd0a868e25f8
+#   text hash     beeeb14fc26017b9
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  79d00479985b1515
-#   text hash     99cc75bea1285fa9
+#   content hash  038c66ad69e5c1fa
+#   text hash     f82775f6d1bfa70e
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

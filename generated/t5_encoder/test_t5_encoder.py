@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f8fd14c272bab5ad
-#   text hash     502f5ea061783997
+#   content hash  0a36da3c1bacb355
+#   text hash     21a3064decd8e34a
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

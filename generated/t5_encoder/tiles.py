@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5118d068f16d7d07
-#   text hash     2b3bf9df5207e6b6
+#   content hash  51ab8f25d4249b48
+#   text hash     cd39a505e8f3bbf8
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

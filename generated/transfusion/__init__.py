@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2c6c071cfdb3f023
-#   text hash     9d3793325fe78954
+#   content hash  9c5c7562174016e9
+#   text hash     f017205573dcea80
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

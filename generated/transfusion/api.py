@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ae28369715ad254f
-#   text hash     7b5fd503ad569994
+#   content hash  eaa985ef2cccc811
+#   text hash     ac79218b1261beaa
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2c373f274d2f9eb0
-#   text hash     9e39e8cf7d37ac57
+#   content hash  b3bb44f96bcc68a9
+#   text hash     c36e8ad3da8b6f06
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -36,7 +36,7 @@ Symbols
     WORKER             which of the workers this is
     arguments          what workers take of the kernel's parameters
     lengths            what the loader takes of the kernel's parameters
-    terms              a tuple that a worker makes for its steps: what none of them changes
+    terms              a tuple that a worker, or the loader, makes for its steps: what none of them changes
     x_buffer           tiles of x in shared memory, by stage
     x_ready            for each of its stages a barrier that the tile has come
     x_free             for each of its stages a barrier that all workers are done with the tile
@@ -428,10 +428,15 @@ def work(
 
 @gluon.jit
 def load_keys(
-    at, k_start, in_image_k, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES: tl.constexpr
+    at, k_start, terms, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES: tl.constexpr, BLOCK_N: tl.constexpr
 ):  # fmt: skip
     """Copy one tile of keys and of values, and hand on what workers read of each key besides."""
     k_buffer, k_ready, k_free, v_buffer, v_ready, v_free, turns, vectors_ready, in_image_k_buffer = buffers
+    k_len, in_image_base, in_image_stride_token = terms
+    LINE: gl.constexpr = gl.BlockedLayout([BLOCK_N // 32], [32], [1], [0])
+    # [BLOCK_N]
+    k_pos = k_start + gl.arange(0, BLOCK_N, LINE)
+    in_image_k = load_vector(in_image_base, k_pos, in_image_stride_token, k_len)
     stage, phase = at % STAGES, at // STAGES & 1
     mbarrier.wait(k_free.index(stage), phase ^ 1)
     mbarrier.expect(k_ready.index(stage), k_desc.block_type.nbytes)
@@ -457,7 +462,6 @@ def load_tiles(
     q_buffer, q_ready, q_free = queries
     at = 0  # tiles of keys so far
     begun = 0  # tiles of queries so far
-    LINE: gl.constexpr = gl.BlockedLayout([BLOCK_N // 32], [32], [1], [0])
     place, step = digits(tl.program_id(0), order), digits(tl.num_programs(0), order)
     for _ in tl.range(0, tl.cdiv(items - tl.program_id(0), tl.num_programs(0))):
         for half in tl.range(0, per_item):
@@ -475,17 +479,15 @@ def load_tiles(
                     + tl.cast(b, tl.int64) * in_image_stride_batch
                     + tl.cast(k_offset, tl.int64) * in_image_stride_token
                 )
+                terms = (k_len, in_image_base, in_image_stride_token)
                 first, _, _, last = load_range(key_ranges_ptr, b, q_parts, q_start, BLOCK_M, BLOCK_N)
                 ahead = first
                 if Q_STAGES == 1:
                     ahead = tl.minimum(first + 1, last)
                     for j in tl.range(first, ahead):
                         k_start = (first + last - 1 - j) * BLOCK_N
-                        # [BLOCK_N]
-                        k_pos = k_start + gl.arange(0, BLOCK_N, LINE)
-                        in_image_k = load_vector(in_image_base, k_pos, in_image_stride_token, k_len)
                         load_keys(
-                            at, k_start, in_image_k, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES
+                            at, k_start, terms, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES, BLOCK_N
                         )  # fmt: skip
                         at += 1
                 stage = begun % Q_STAGES
@@ -497,11 +499,8 @@ def load_tiles(
                 begun += 1
                 for j in tl.range(ahead, last):
                     k_start = (first + last - 1 - j) * BLOCK_N
-                    # [BLOCK_N]
-                    k_pos = k_start + gl.arange(0, BLOCK_N, LINE)
-                    in_image_k = load_vector(in_image_base, k_pos, in_image_stride_token, k_len)
                     load_keys(
-                        at, k_start, in_image_k, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES
+                        at, k_start, terms, b, k_offset, kv_h, k_desc, v_desc, buffers, STAGES, BLOCK_N
                     )  # fmt: skip
                     at += 1
         place = add_digits(place, step, order)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  cc32f01ce4eb9401
-#   text hash     c31b084bee609895
+#   content hash  d79da78d0a452f9c
+#   text hash     698210819e2579ac
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  cb6f777d5861d7f9
-#   text hash     54cc397750518590
+#   content hash  631435e8cb5432d5
+#   text hash     eaf3bad2251e6661
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  276ac6ef19583fa8
-#   text hash     c8be9f3f7a040616
+#   content hash  8e1ca2f28ddd72d9
+#   text hash     a1508941b2b7a640
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

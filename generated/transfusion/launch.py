@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  c5958d310e4af8c8
-#   text hash     cefe4de46cef6596
+#   content hash  bde605d3b62b6e2f
+#   text hash     dfe729136829f09b
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

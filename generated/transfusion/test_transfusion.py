@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  af00c20d7e901a88
-#   text hash     4e8fcedde8d439a4
+#   content hash  2526f1bdbaeb7df0
+#   text hash     820b70ba8f7e9789
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  cfba146f96c2ba5c
-#   text hash     f06b7442f49fa60d
+#   content hash  1419852f09536f57
+#   text hash     ef8ca2f45831527e
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  55ad23309f428830
-#   text hash     cde1988a2e3fb2fd
+#   content hash  b763bfe935e329a1
+#   text hash     f1877b6688ae32df
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ad677219b85dd77f
-#   text hash     f2f6c3131e77fae2
+#   content hash  709376b85fd25dcd
+#   text hash     1d4640eb6a689d85
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

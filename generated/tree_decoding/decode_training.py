@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  71921967b82597f4
-#   text hash     88643fc6bb3bc3e5
+#   content hash  d08bc25f2772bd6b
+#   text hash     090c83385b05f36a
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  ef50070292fbec14
-#   text hash     8c1770e017f08959
+#   content hash  3089c84bf6e4c5de
+#   text hash     f312ba4edcc17b6c
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

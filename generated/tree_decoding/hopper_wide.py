@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c6c8b3c5fede1f50
-#   text hash     f958b6bc6e7a91c3
+#   content hash  7b63f3ee581354a5
+#   text hash     72f107969136259a
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

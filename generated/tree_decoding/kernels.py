@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  bf9cf002c45ff7f1
-#   text hash     d0ced53a3bd92b10
+#   content hash  de5789217747103f
+#   text hash     6547e6b899058624
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  bfd9020c142b2db1
-#   text hash     ede0bf0f4acd72ec
+#   content hash  766737ebed0dc801
+#   text hash     f6506dce7115b36f
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

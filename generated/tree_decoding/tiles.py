@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  46d609199d8ba8ff
-#   text hash     66543ca5c537c3d6
+#   content hash  9cbcfe87426560fa
+#   text hash     ea84bfa88cb3c6dd
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

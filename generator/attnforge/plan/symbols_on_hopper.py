@@ -13,7 +13,7 @@ def _in_gluon() -> Iterator[tuple[str, str]]:
     yield "WORKER", "which of the workers this is"
     yield "arguments", "what workers take of the kernel's parameters"
     yield "lengths", "what the loader takes of the kernel's parameters"
-    yield "terms", "a tuple that a worker makes for its steps: what none of them changes"
+    yield "terms", "a tuple that a worker, or the loader, makes for its steps: what none of them changes"
     yield "x_buffer", "tiles of x in shared memory, by stage"
     yield "x_ready", "for each of its stages a barrier that the tile has come"
     yield "x_free", "for each of its stages a barrier that all workers are done with the tile"

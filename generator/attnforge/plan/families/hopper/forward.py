@@ -13,14 +13,14 @@ from ...kernel_terms import KernelTerms
 from ...loops import Loops
 from ...parameters import Kernel, Parameter, Step
 from ...shared_parameters import TILED, SharedParameters
-from ...statements import Block, Branch, Call, Statement, names, needed, reads, targets
+from ...statements import Block, Branch, Bundle, Call, Statement, names, needed, reads, targets
 from ..partition import numbers_first, partition
 from ..portable import rows_of_keys
 from . import copies, steady_rows, tile_order
 from .additions import Added
 from .scores import scaled
 from .tile_order import Order
-from .vectors import BEGIN_READY, ENOUGH, IN_LINE, LINE, READY, Vector, hand_on, taken, vectors, wait
+from .vectors import BEGIN_READY, ENOUGH, IN_LINE, READY, Vector, hand_on, taken, vectors, wait
 from .walk import Walk
 
 _STAGED = ("STAGES", "Q_STAGES")
@@ -149,7 +149,7 @@ class Forward:
         own = needed(loads, {"row"} | reads((*self.walk.range, *self.step.packed, *start, *self._begun)))
         lengths = needed(loads, reads((*self.loops.range, *self.read)))
         stored = {"out_ptr", "lse_ptr", "q_len", "Hq", *names(p.storage.head_rows, p.storage.rows("q"))}
-        loaded = reads((*lengths, *self.loops.range, *self._load_keys))
+        loaded = reads((*lengths, *self.loops.range, *self._load_keys, *self.read))
         kept = steady_rows.blocks(a, scale, self.steady)
         worked = reads((*cleared, *own, *kept["grows"], *start, *self.step.packed, *self.walk.range))
         copied = names(order.there, p.storage.coordinates("q", "h", "q_start"))
@@ -195,12 +195,10 @@ class Forward:
             "visit": (*self.step.packed, *self.walk.blocks),
             "empty": softmax.empty(p.spec),
             "load_unpacked": (load.bundle, *numbers_of_loader, *order.bundle),
-            "load_counts": (
-                *((LINE,) if self.handed else ()),
-                *((Statement("ends", "0", label="ends of sequences so far"),) if self.cut else ()),
-            ),
+            "load_counts": (Statement("ends", "0", label="ends of sequences so far"),) if self.cut else (),
             "load_enter": entered,
-            "load_own": lengths,
+            "load_own": (*lengths, *(dataclasses.replace(bundle, packs=True) for bundle in self._loaded)),
+            "keys_read": (*self._loaded, *IN_LINE, *self.read) if self.handed else (),
             "begin_stored": hand_on(BEGIN_READY, self.begin),
             "vectors": hand_on(READY, self.vectors),
             "values": copies.values(p),
@@ -333,20 +331,26 @@ class Forward:
         return (wait(READY) if always else Branch(mixed, (wait(READY),)), *(vector.at_hand for vector in self.vectors))
 
     @property
+    def _loaded(self) -> tuple[Bundle, ...]:
+        """What the loader reads values of keys with, as one tuple, if it hands any on."""
+        known = {*targets(self.read), "k_pos", *self._load_keys_takes}
+        passed = self.terms.passed(reads(self.read), known, ("q_first", "scale"))
+        return (Bundle("terms", passed, packs=False),) if self.handed else ()
+
+    @property
     def _load_keys_takes(self) -> tuple[str, ...]:
         storage = self.shared.storage
         place = names(storage.coordinates("k", self.shared.analysis.kv, "k_start")) - {"0", "k_start"}
-        given, size = (("k_len", "ends", "v_come"), ("BLOCK_N",)) if self.cut else ((), ())
-        read = (vector.name for vector in self.handed)
-        return ("at", "k_start", *read, *sorted(place), *given, "k_desc", "v_desc", "buffers", "STAGES", *size)
+        given = ("k_len", "ends", "v_come") if self.cut else ()
+        size = ("BLOCK_N",) if self.cut or self.handed else ()
+        terms = ("terms",) if self.handed else ()
+        return ("at", "k_start", *terms, *sorted(place), *given, "k_desc", "v_desc", "buffers", "STAGES", *size)
 
     @property
     def _load_keys(self) -> tuple[Block, ...]:
         """The statements that load one tile of keys and of values."""
         return (
             Statement("k_start", "(first + last - 1 - j) * BLOCK_N"),
-            *(IN_LINE if self.handed else ()),
-            *self.read,
             Call("ends" if self.cut else "", "load_keys", self._load_keys_takes),
             Statement("at", "1", "+="),
         )

@@ -10,8 +10,10 @@ from ...access import TYPES, Access, Site
 from ...kernel_terms import KernelTerms
 from ...statements import Statement
 
-LINE = Statement("LINE: gl.constexpr", "gl.BlockedLayout([BLOCK_N // 32], [32], [1], [0])")
-IN_LINE = (Statement("k_pos", "k_start + gl.arange(0, BLOCK_N, LINE)", shape="[BLOCK_N]"),)
+IN_LINE = (
+    Statement("LINE: gl.constexpr", "gl.BlockedLayout([BLOCK_N // 32], [32], [1], [0])"),
+    Statement("k_pos", "k_start + gl.arange(0, BLOCK_N, LINE)", shape="[BLOCK_N]"),
+)
 READY, BEGIN_READY = "vectors_ready", "added_ready"
 # vectors are stored once their stage's values are added up: with one stage workers want them before that
 _SAID = "what terms read of keys takes two stages: with one, warps wait for each other"

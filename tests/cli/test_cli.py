@@ -100,6 +100,8 @@ def test_render_writes_packages(folder: Path) -> None:
     assert files(folder / "generated" / "one") == expected | {"test_one.py"}
     assert run("render", "specs/one.yaml").stdout == "generated/one: up to date\n"
     assert run("render", "specs/one.yaml", "specs/two.yaml", "--check").stdout == ""
+    (folder / "generated" / "one" / "api.py").unlink()
+    assert run("render", "specs/one.yaml").stdout == "generated/one: 1 file changed\n"
 
 
 def test_render_into_another_folder(folder: Path) -> None:
@@ -462,6 +464,15 @@ def test_a_page_in_markdown_must_not_stand_where_its_picture_does(folder: Path) 
 def test_the_help_tells_the_exit_codes() -> None:
     shown = run("--help").stdout
     assert all(f"{code} {meaning}" in " ".join(shown.split()) for code, meaning in program.EXIT_CODES.items())
+
+
+def test_a_command_that_is_interrupted_found_no_difference(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(emit, "survey", interrupt)
+    shown = run("render", write("one"), "--check", code=program.INTERRUPTED)
+    assert (shown.stdout, shown.stderr) == ("", "\ninterrupted\n")
 
 
 def unread(*arguments: str) -> tuple[int, str]:

@@ -115,7 +115,8 @@ def render(specs: Sequence[str], out: Path, checks: bool, diffs: bool, force: bo
         sys.exit(DIFFERENT)
     for package in packages:
         changed = sum(f.changes and f.path.parent.name == package.name for f in findings)
-        click.echo(f"{out / package.name}: {f'{changed} files changed' if changed else 'up to date'}")
+        told = f"{changed} file{'s' * (changed > 1)} changed" if changed else "up to date"
+        click.echo(f"{out / package.name}: {told}")
     for f in findings:
         if f.changes and f.state == "orphaned":
             click.echo(f"{f.path}: removed, no part of the package any more")

@@ -12,13 +12,14 @@ import click
 
 from ..source.messages import drop, say
 
-# the last is what shells tell of a program that SIGPIPE ended
-DIFFERENT, WRONG_INPUT, OWN_FAULT, UNREAD = 1, 2, 3, 128 + 13
+# the last two are what shells tell of a program that SIGINT or SIGPIPE ended
+DIFFERENT, WRONG_INPUT, OWN_FAULT, INTERRUPTED, UNREAD = 1, 2, 3, 128 + 2, 128 + 13
 EXIT_CODES = {
     0: "good",
     DIFFERENT: "a check or test found a difference",
     WRONG_INPUT: "the input is wrong",
     OWN_FAULT: "the program's own fault",
+    INTERRUPTED: "interrupted, as by Ctrl-C",
     UNREAD: "nobody reads the output to its end, as with `| head`",
 }
 
@@ -34,6 +35,9 @@ def _while_read() -> Iterator[None]:
             raise click.exceptions.Exit(error.exit_code) from None
         except BrokenPipeError:
             raise
+        except KeyboardInterrupt:
+            say("\ninterrupted")
+            raise click.exceptions.Exit(INTERRUPTED) from None
         except OSError as error:
             say(f"error: {error}")
             raise click.exceptions.Exit(WRONG_INPUT) from None

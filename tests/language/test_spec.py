@@ -107,6 +107,24 @@ def test_numbers_that_divide_a_batch_come_before_what_they_divide(tmp_path: Path
     assert axes == [[], ["batch // rows"], ["batch // 4", "head"], [], ["batch % count", "head"]]
 
 
+@pytest.mark.parametrize(
+    ("file", "text", "told"),
+    [
+        ("my near", "name: near\n", "and 'my near' cannot be one: call the file near.yaml"),
+        ("my near", "", "name is missing, and the file's name cannot be it: expected letters of ASCII"),
+        ("near", "name: far\n", "name: expected the file's name, near, got far"),
+        ("near", "", "name is missing: name: near"),
+    ],
+)
+def test_a_name_that_the_file_has_not(file: str, text: str, told: str, tmp_path: Path) -> None:
+    """What the message asks for is something that the next check takes."""
+    path = tmp_path / f"{file}.yaml"
+    path.write_text(f"{text}mask: [causal]\n")
+    with pytest.raises(SpecError) as caught:
+        spec.load(path, terms=resources.terms_for(path))
+    assert told in str(caught.value)
+
+
 def test_a_terms_folder_beside_the_spec_comes_first(tmp_path: Path) -> None:
     (tmp_path / "terms").mkdir()
     own = 'name: causal\nkind: mask\ndescription: Mine.\noptions:\n  by: {type: int, default: 2}\nkeep: "k + by <= q"\n'

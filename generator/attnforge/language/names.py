@@ -50,3 +50,12 @@ def wrong_package(name: str) -> str | None:
     if keyword.iskeyword(name) or name in _MODULES or name.lower() in ("true", "false", "null"):
         return f"{name!r} is taken: choose another name"
     return None
+
+
+def wrong_name(name: str, stem: str) -> str | None:
+    """Why a spec cannot have a name in the file of a stem, if it cannot."""
+    if why := wrong_package(name):
+        return why
+    if wrong_package(stem):
+        return f"expected the file's name, and {stem!r} cannot be one: call the file {name}.yaml"
+    return None if name == stem else f"expected the file's name, {stem}, got {name}"

@@ -201,16 +201,15 @@ class _Loader:
         )
 
     def _name(self, fields: Fields, document: Value) -> str:
-        name = fields.text("name")
+        name, stem = fields.text("name"), self.path.stem
         if name is None:
             if "name" not in fields:
-                self.problems.add(document.at, f"name is missing: name: {self.path.stem}")
-            return self.path.stem
-        at = fields.found["name"].value.at
-        if why := names.wrong_package(name):
-            self.problems.add(at, f"name: {why}")
-        elif name != self.path.stem:
-            self.problems.add(at, f"name: expected the file's name, {self.path.stem}, got {name}")
+                why = names.wrong_package(stem)
+                hint = f", and the file's name cannot be it: {why}" if why else f": name: {stem}"
+                self.problems.add(document.at, f"name is missing{hint}")
+            return stem
+        if why := names.wrong_name(name, stem):
+            self.problems.add(fields.found["name"].value.at, f"name: {why}")
         return name
 
     def _list(self, fields: Fields, key: str) -> list[Value]:

@@ -135,6 +135,15 @@ def test_a_shipped_variant_renders_by_name_and_as_its_header_says(folder: Path) 
     assert run("render", "specs/causal.yaml").stdout == "generated/causal: up to date\n"
 
 
+def test_a_shipped_variant_in_place_of_a_spec_of_ones_own_is_told(folder: Path) -> None:
+    assert "causal is the shipped variant; your own is" not in run("check", "causal").stderr
+    own = write("causal")
+    assert run("check", "causal").stderr == f"causal is the shipped variant; your own is {own}\n"
+    assert run("check", own).stderr == ""
+    Path(own).write_bytes(resources.variants()["causal"].read_bytes())
+    assert run("check", "causal").stderr == ""
+
+
 def test_nothing_is_written_if_one_spec_is_wrong(folder: Path) -> None:
     result = run("render", write("one"), write("two", "name: {name}\nmask: [causall]\n"), code=2)
     assert "specs/two.yaml:2:" in result.stderr

@@ -145,6 +145,13 @@ def test_a_wrong_term_file_is_told_with_its_own_place(tmp_path: Path) -> None:
     assert "near.yaml:5:1: error: a mask term has 'keep', not 'score'" in found
 
 
+def test_a_term_file_in_place_of_a_spec_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "near.yaml"
+    path.write_text("name: near\nkind: mask\ndescription: A test.\nkeep: q - k < 3\n")
+    with pytest.raises(SpecError, match="unknown key 'keep': a file of a term is no spec"):
+        spec.load(path, terms=resources.terms_for(path))
+
+
 def test_a_wrong_expression_in_a_term_file(tmp_path: Path) -> None:
     (tmp_path / "terms").mkdir()
     (tmp_path / "terms" / "near.yaml").write_text("name: near\nkind: mask\ndescription: A test.\nkeep: q - k < sise\n")

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..source.messages import say
+
 if TYPE_CHECKING:
     from ..language.spec import Spec
     from ..render.emit import Package
@@ -73,10 +75,13 @@ def find(argument: str) -> Path:
     if os.path.islink(argument):
         raise click.UsageError(f"{argument} is a link that leads nowhere")
     shipped = resources.variants()
+    own = os.path.join("specs", f"{argument}.yaml")
     # the name that the header of a generated file gives works in every folder
     if argument in (path.stem, f"specs/{path.stem}.yaml") and path.stem in shipped:
-        return shipped[path.stem]
-    own = os.path.join("specs", f"{argument}.yaml")
+        found = shipped[path.stem]
+        if os.path.isfile(own) and Path(own).read_bytes() != found.read_bytes():
+            say(f"{argument} is the shipped variant; your own is {own}")
+        return found
     hint = f" (did you mean {own}?)" if os.path.isfile(own) else near(argument, shipped)
     hint = hint or ": `attnforge list` shows the shipped variants"
     raise click.UsageError(f"{argument!r} is neither a file nor a shipped variant{hint}")

@@ -101,6 +101,7 @@ _KEYS = {
     **dict.fromkeys(("gate", "output_gate", "gated"), ": what is done to an output stands behind the call"),
     "let": ": it stands beside the expr of a term",
     "window": ": write mask: [causal, {sliding_window: {size: ...}}]",
+    **dict.fromkeys(("kind", "keep"), ": a file of a term is no spec; one that names the term under mask or score is"),
     "options": ": numbers of a spec stand in its terms, those of a call under inputs with axes: []",
 }
 

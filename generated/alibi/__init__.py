@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  844b5891043beaf9
-#   text hash     b2166d526beb8827
+#   content hash  c71b09deb6a1be46
+#   text hash     4fa7c2b545d79e97
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  90cfeb95cbe8caf8
-#   text hash     a279fcb6ddd5510c
+#   content hash  d7acc1b98915729e
+#   text hash     6f210fa3dd58559d
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f4e70647b07d5967
-#   text hash     6a5584dcc4c45213
+#   content hash  c7ba509f6d419477
+#   text hash     f90016e4dc63ab95
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  9875be9496bcf618
-#   text hash     42572de3529a1eea
+#   content hash  71a11fee05679444
+#   text hash     050f892d6338ed94
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  bf262da979e2f4f2
-#   text hash     6f17579b2ebf82ef
+#   content hash  882e23595bdf5b9c
+#   text hash     723c2276eb8ba17b
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  468c48a4a8972fc4
-#   text hash     32f091c42a02a657
+#   content hash  1c4feecc2a0b4db3
+#   text hash     fd90efb366e31825
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f27ef031e0b2815a
-#   text hash     f6c503af3b4e83c2
+#   content hash  506a82a74c154686
+#   text hash     9c262d7ea5d4af8b
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

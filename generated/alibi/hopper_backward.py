@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4c80171dd4d5c890
-#   text hash     685e5963c44a9022
+#   content hash  e2db19b45216b024
+#   text hash     a738b6a24cca912d
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f0aef245decd8669
-#   text hash     aa8f5975893d7316
+#   content hash  38bc2dddf86072c8
+#   text hash     4061027e0c2cdd25
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8a2ef08940201966
-#   text hash     aca8dbf4b4aa652a
+#   content hash  dee64b3030c7a014
+#   text hash     d8b7927b94a23f96
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

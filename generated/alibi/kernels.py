@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  58c6fb57714dec9d
-#   text hash     4e00e94ed9d60233
+#   content hash  e42854ab7d1100bb
+#   text hash     8c1607547683556e
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

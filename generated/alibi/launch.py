@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  16889751186cc9d9
-#   text hash     77c95d9de757d149
+#   content hash  5526ad5dbee351cb
+#   text hash     2d722634896ee101
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  f960c2f0f383c6b0
-#   text hash     7d56f3e950000aa9
+#   content hash  57ca37537d4f06aa
+#   text hash     1f412201e9de8e65
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c5253492cb373872
-#   text hash     7c59d648b433de5a
+#   content hash  5410d02a8811c624
+#   text hash     afc6ecf0b6167660
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

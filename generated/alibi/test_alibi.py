@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  01a35f94b05fd980
-#   text hash     4be9406f75747abd
+#   content hash  fbaf3aadc6c8d05f
+#   text hash     c052dc7d6a633976
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

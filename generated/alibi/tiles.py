@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  37782f517fa3e452
-#   text hash     ad1d249cd46db8ea
+#   content hash  4ae600dc243a1250
+#   text hash     963bc53253256e0e
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  9df3896bb521c9ef
-#   text hash     ad7542d05f9eb729
+#   content hash  588cde1c266cf92c
+#   text hash     985d23c3b056c79d
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

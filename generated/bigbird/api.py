@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b8e390cf9ebcdcc9
-#   text hash     51272a459d860ed7
+#   content hash  bea60b8e4baf0c43
+#   text hash     c6f2e99893fc5e3e
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

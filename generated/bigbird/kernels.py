@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c1dbb70e539f7ae4
-#   text hash     3c9dd351c7644161
+#   content hash  01a051a1fe03c676
+#   text hash     9aea9afba64c8c62
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

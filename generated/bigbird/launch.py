@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b3477916808bdde5
-#   text hash     c3083a8d65e157f4
+#   content hash  cbc57261628c739f
+#   text hash     00a21364903ef790
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  344ee4a66b5d19d0
-#   text hash     b26874ecea9de0d4
+#   content hash  f7f89b2e029934be
+#   text hash     a9b9dcaab6a21331
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

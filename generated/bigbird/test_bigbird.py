@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  cb13602b808fe24e
-#   text hash     316736735b0ce3be
+#   content hash  af3d89d96ba83054
+#   text hash     fb1606eaa7ffbcaf
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  673597f52b2ab002
-#   text hash     e547e9514b4273f8
+#   content hash  8cd0238820e81734
+#   text hash     8e0f1a4944c53ab8
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  a863be6c9dc9f503
-#   text hash     1f43fa794fca6c88
+#   content hash  39756c803c5dd6bc
+#   text hash     def8cf726d852ba3
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

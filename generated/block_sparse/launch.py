@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  d4d1c550c93a804e
-#   text hash     e311e84429bb15f5
+#   content hash  0b0a56f1c4587311
+#   text hash     d1239f0d786586c6
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  070dc6768928de5c
-#   text hash     73944429965d532b
+#   content hash  22d70adc2b9f16e6
+#   text hash     02c184092c0f3a43
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  4e5ce7ca7cafeb01
-#   text hash     4df3f4e16f40d478
+#   content hash  be64148372a82536
+#   text hash     a6cebbe0d7ffb67c
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  4f1207f56ef1e6a6
-#   text hash     33760ca3743594d3
+#   content hash  8caa0e2ec2f5f538
+#   text hash     5b60595bde904ea5
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

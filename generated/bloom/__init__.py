@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4b31c5e485bd892e
-#   text hash     7ac9070d8c6bae01
+#   content hash  a84b41770c9e4889
+#   text hash     e2151cf028e6ca14
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

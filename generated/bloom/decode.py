@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2c139b2b05274daf
-#   text hash     91521f862f027b85
+#   content hash  4f422fbd17826de6
+#   text hash     82e7400e73a3be2e
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5ba0b1485900ad09
-#   text hash     5beedb2286759e17
+#   content hash  b3dbc4c2393fd165
+#   text hash     acef2effdbae63b0
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  19b59c2f741b6121
-#   text hash     7feaae3a07f28644
+#   content hash  b593646a731cbfa5
+#   text hash     6c9460bd05a24618
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  38b1d42f1867fa81
-#   text hash     fa21c5a2d227ea89
+#   content hash  78f33b1afb82c9c3
+#   text hash     3aa2b1430b9ee655
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e288ec81f6dafa37
-#   text hash     b81080b7d092a76d
+#   content hash  129f285d11e64054
+#   text hash     50cbb5413c505550
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  501f2e5a5aea412a
-#   text hash     b9799407861bd753
+#   content hash  fd4cc43fc7258f62
+#   text hash     9a50599c517c3f9e
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

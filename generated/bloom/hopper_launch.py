@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  400162bff35a2130
-#   text hash     3f2f6c3700e95dbe
+#   content hash  349325fc6e350617
+#   text hash     d0222c44578f654b
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

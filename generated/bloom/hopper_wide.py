@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  74b10ddf9b039c46
-#   text hash     c32224e20999c4ea
+#   content hash  2e878dcea1037781
+#   text hash     e17cc5ac81e19117
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  c7aa084bd8bc606a
-#   text hash     4767a38ea1e39e12
+#   content hash  d2bc2527d8590cee
+#   text hash     fa35739b7c34ae45
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

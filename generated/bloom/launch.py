@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  b2e193b9c958de7e
-#   text hash     9a94387887ef37c5
+#   content hash  0a17eecd12971127
+#   text hash     97ad745d3a19ca18
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e262df3cb7e6e6c7
-#   text hash     08975df9e457af7b
+#   content hash  77ee4820f9f28789
+#   text hash     9f22fb431684b2be
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

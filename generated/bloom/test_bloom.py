@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  248c7587528bccb3
-#   text hash     d7e3ba577f806c4f
+#   content hash  0f83a3186f30e572
+#   text hash     70f1f8ca16714d64
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

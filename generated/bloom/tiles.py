@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  89d350b4b51f4223
-#   text hash     c1c3b565bbc365a4
+#   content hash  728f2833b1e2f518
+#   text hash     40c128285ca349d7
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

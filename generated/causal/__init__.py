@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  91fb4a33e7b8bd10
-#   text hash     870f07c33f675890
+#   content hash  c8eb730d81ee3f3b
+#   text hash     c7779a1323d66eaf
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

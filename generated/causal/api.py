@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  27bcfae2d4c57aa3
-#   text hash     e205c229a53f8b63
+#   content hash  44a68162090bd1d0
+#   text hash     896e0448378df614
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

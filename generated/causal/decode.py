@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  461d60cf483e7e08
-#   text hash     5a05b9e4bcd1ffc7
+#   content hash  524903738236c1d5
+#   text hash     7639e8f63f6bd7dd
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

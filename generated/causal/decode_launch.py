@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a261b52017107be1
-#   text hash     fd9feedb3b2626e5
+#   content hash  f1912462853ce809
+#   text hash     f296ffed686f9431
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f5d1579038465f11
-#   text hash     624c1f6f3432e207
+#   content hash  311b31199103ad92
+#   text hash     ae0eda4c289cfea9
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

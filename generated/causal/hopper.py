@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  58f7be5e852822e2
-#   text hash     2f03c52c4dd86ad5
+#   content hash  761cda6d92085b9c
+#   text hash     2be2d0f4238b5d16
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c1017341f138a570
-#   text hash     2aa822787713bc67
+#   content hash  6844b8ef6dfb0103
+#   text hash     d351afb686b17701
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  b35fdc7eb21802d9
-#   text hash     13efeec67a22f5d1
+#   content hash  8bea8201c2d67ca1
+#   text hash     27ef34989ec85b02
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

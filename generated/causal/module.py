@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  431566999f804e79
-#   text hash     d31c4075cd30c615
+#   content hash  d18e6e3657d73986
+#   text hash     ba169b48d57e96ff
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

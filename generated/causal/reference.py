@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6f61804b0b4fd074
-#   text hash     e757209dfa5ac324
+#   content hash  ee76e23f3bc0f7eb
+#   text hash     e56e508383e41c14
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fcc0867788850f87
-#   text hash     b0bd4e718bf9b38a
+#   content hash  1cb1b520f6194b93
+#   text hash     5e54c925471e1b0c
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

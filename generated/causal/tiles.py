@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  31d936c4baad1969
-#   text hash     bed87505e36bba77
+#   content hash  29d87ec505206b56
+#   text hash     ffe39c912f738687
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

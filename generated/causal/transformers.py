@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7f8323a119555c3a
-#   text hash     49b31d21a5c86c3c
+#   content hash  d39f5604f8d50dc5
+#   text hash     b44d386b278e6d09
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

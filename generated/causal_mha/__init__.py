@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  81051c78a0cb6477
-#   text hash     a52967b4d76ef422
+#   content hash  d4c9e0f6386f1bd2
+#   text hash     0ef2bc9f6e95e07a
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

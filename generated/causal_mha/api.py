@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e68d8c97029a68ce
-#   text hash     54fc8cca515b41b9
+#   content hash  d0190aa36556b403
+#   text hash     b53d3abf17f73c8b
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d6e0405eae798c5d
-#   text hash     6265de3e4e830c6e
+#   content hash  9555440f305a9541
+#   text hash     9883331c02a7a10f
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

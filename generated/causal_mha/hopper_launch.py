@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  e0dad65a7de1895f
-#   text hash     fac0f638aa9a51fa
+#   content hash  2c3396957e6bfe6a
+#   text hash     e2b7e3077b6a470d
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  99cc5f568ffa66ae
-#   text hash     c6d0721d0eb51a22
+#   content hash  ca2cc4256287f617
+#   text hash     ae24a9b2035e59f2
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

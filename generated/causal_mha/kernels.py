@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  41ff9814eea1d121
-#   text hash     812b05ad050f3139
+#   content hash  39156db549d034d9
+#   text hash     9dbc02a7afe1aff1
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ec87e4daf74acc18
-#   text hash     6580a9bb7fd7b863
+#   content hash  0a9125fe7d968e93
+#   text hash     30c6826a815caf19
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  cf17c46e655d8e09
-#   text hash     ba53b7af211e17fc
+#   content hash  c5c8925874865cbc
+#   text hash     7fdc6cd7e2565182
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

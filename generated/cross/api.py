@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  790e930c0ad01315
-#   text hash     124d42b1711bb4eb
+#   content hash  f90f63a04fcebe82
+#   text hash     6327f8f5a63e1d53
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

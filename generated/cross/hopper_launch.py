@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  888ed4fd78c8f32b
-#   text hash     d9fbb7adfd860464
+#   content hash  993bdebc376c3371
+#   text hash     6a1acae301f15662
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  31c3957b2cb2f977
-#   text hash     f6cdbe269e9592c5
+#   content hash  b7cad18fda525987
+#   text hash     2ba882364489f407
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

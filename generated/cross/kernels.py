@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  73f09c2bd944e28c
-#   text hash     2b34c750df64e879
+#   content hash  00c317e69512e9d9
+#   text hash     be45ac4cb3769f39
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3a1d25cd6124e5e9
-#   text hash     6d2d331c1fb0774d
+#   content hash  e8dabb758644d4fa
+#   text hash     4b80a7e6af64999e
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  e4683a208ef0156c
-#   text hash     f5d4185f5864afa5
+#   content hash  f28231883238cf5e
+#   text hash     12fe497f68154d10
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d65ac8cfcac34086
-#   text hash     59e8d69a7e6d4fd4
+#   content hash  08c01104e96cfb80
+#   text hash     616ac0100b68e77d
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ac8b1a7b2cfe0775
-#   text hash     43e2ad330e4cbddb
+#   content hash  bb4fd285b20be9a7
+#   text hash     d6cd1a8cc0109b77
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

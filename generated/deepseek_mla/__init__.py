@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  a12a8b01304fbfd1
-#   text hash     5138448b15895eb4
+#   content hash  eb3b62f32d41ea7f
+#   text hash     b4fdb5d5109bdf87
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  dd2131ac3237ff6a
-#   text hash     3125625f405e7afe
+#   content hash  3596dfc83512ad65
+#   text hash     33f1076b54442c5f
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9b7de7045af4e8bb
-#   text hash     6173d4a9c4a6e87e
+#   content hash  154c853055699935
+#   text hash     71aea8b71b2864a6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  c5b162f0ea2e2dca
-#   text hash     ad5831b3f298db63
+#   content hash  0299b4bb486cf51b
+#   text hash     dd56a71f92813b3a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9d5d368758cd0e11
-#   text hash     323ab60f24fbfaa5
+#   content hash  b4795360645c8523
+#   text hash     e978d73576fa306a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

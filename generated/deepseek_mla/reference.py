@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  cc6db2f19b98be40
-#   text hash     74334eed2928424f
+#   content hash  5b9bf278ae5884be
+#   text hash     0347df871271d2ce
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

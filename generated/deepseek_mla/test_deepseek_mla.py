@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  5fe6ccd206f3a854
-#   text hash     241b03e8944b73b5
+#   content hash  934637b4b6cdef5a
+#   text hash     168aedb973556f12
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

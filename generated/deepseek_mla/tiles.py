@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  6e6d7583998d3966
-#   text hash     f0333b4b4cac8ea3
+#   content hash  30d72ae73b0126a2
+#   text hash     88ed67d5ada28123
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

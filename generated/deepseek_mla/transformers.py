@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  626776e6767ccb64
-#   text hash     ece96f3d6b3e836c
+#   content hash  ef5200d6877d3933
+#   text hash     f3d0fdc4546fd150
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  8b2248a1ab6217ca
-#   text hash     f440a82c6a0da9ea
+#   content hash  ae70dd99530e892a
+#   text hash     64c2d1c8f1f4da2e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Multi-head latent attention with its projections absorbed; keys of 512 latent and 64 rotated columns, values the latent ones.
 

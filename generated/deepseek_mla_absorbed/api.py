@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  0f97fde61d5c538b
-#   text hash     fb1d9d226daf0a87
+#   content hash  db59da77c4a9f1a2
+#   text hash     2eb2eda8b0ca88e2
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  3bb738f9bf5d4d4f
-#   text hash     5d858a5fd48923ab
+#   content hash  82dadf1716b786d8
+#   text hash     e03a30c8c5dcea10
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

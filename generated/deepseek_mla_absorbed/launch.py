@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  3270c84bdc5efc24
-#   text hash     20463ba4b3a1f668
+#   content hash  1acdbf2b9156c8ea
+#   text hash     f96568561f321af5
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  3b511527be2888d4
-#   text hash     576d7e3241619d0f
+#   content hash  5af553a1be15f5a6
+#   text hash     f5e0b8b73d2faa41
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  080b05e409c01f09
-#   text hash     b5eb648b5dabf1bf
+#   content hash  d36ccf183536f5e5
+#   text hash     19d134bfffc79a0a
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

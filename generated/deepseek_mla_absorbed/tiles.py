@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  4fd64238a92a3696
-#   text hash     ee4ae9e3d0a7fc0f
+#   content hash  6410809a86f9fdec
+#   text hash     d4e60b8d74354aa4
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

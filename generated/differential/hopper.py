@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4c88baa2b98952f9
-#   text hash     f6b03cd469f82437
+#   content hash  443d84cce915667a
+#   text hash     16cf186f2efb8838
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  cc7543c0e2e6e788
-#   text hash     3f319d81a95b6299
+#   content hash  c653323e81162640
+#   text hash     ec51b740b038b7ce
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

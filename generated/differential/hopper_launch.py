@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c4d6ce3d45a846ce
-#   text hash     2c730004d2547d5d
+#   content hash  074845a992d95ce3
+#   text hash     21caac82ac6a6286
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  737dc75dfcbfd59e
-#   text hash     53f4502482f89084
+#   content hash  0e2e06f0f78fb09d
+#   text hash     660ec931e4fbf248
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

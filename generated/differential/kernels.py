@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  4901db3e905e7dbe
-#   text hash     49630a7c26eedb6e
+#   content hash  343f76aed98dc9b1
+#   text hash     f59a417e6bdbe3c9
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

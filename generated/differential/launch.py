@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e6c3c4e9a03e6958
-#   text hash     253e907c4c3f85bf
+#   content hash  e5544722df4dac3e
+#   text hash     487620dc00045fad
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

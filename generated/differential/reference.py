@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  efa4c9ddde3f81ca
-#   text hash     5b4f08720e4337f9
+#   content hash  82456572db7eaa30
+#   text hash     df7b50bbf71a9fea
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  df5343f41f32c01e
-#   text hash     43f97394384e2c2b
+#   content hash  f8eca79c9a888f86
+#   text hash     e2f4feab30114ea9
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  3f48e536871c3d57
-#   text hash     a804bde1310c61ca
+#   content hash  f5ca57dfd0d538db
+#   text hash     0a2c8e3bed628a64
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  ca30865b80cf407e
-#   text hash     1c44c1d37207b9c7
+#   content hash  edb5cb0dacf57b07
+#   text hash     6e6dc10a32ab8203
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  54621af4599abff6
-#   text hash     c15a2a40f4871109
+#   content hash  bd8aae24e05a45e0
+#   text hash     60d8dd047160cf9a
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  7fa983ffd7500637
-#   text hash     efb7b4a28a00847d
+#   content hash  4b509d54dc953a23
+#   text hash     440f8547f3f6c49f
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  8516fd14ceb3ef55
-#   text hash     537e72ceb69c4904
+#   content hash  0afdb821c48071fb
+#   text hash     40836dcf1f489229
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  a74d3c6d5262cb89
-#   text hash     c2612e5b0b6ee1e4
+#   content hash  b465f33c3f12b83b
+#   text hash     88a7c1cb451ccc30
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  fa863e9a40cef58e
-#   text hash     7299c1ffe8d73193
+#   content hash  c2ea214514e40a12
+#   text hash     d8c53d5f1f6419d0
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

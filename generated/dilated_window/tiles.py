@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  93ae3cc7478a7121
-#   text hash     eb3bb34cdbeda819
+#   content hash  e16b53fe3911c0aa
+#   text hash     01ca78e7435dec38
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

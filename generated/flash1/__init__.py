@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  9b6c1720b87bd8c3
-#   text hash     049da6cd52b039ae
+#   content hash  a6585d1dca1c4e7d
+#   text hash     1cad569472d1fd2b
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

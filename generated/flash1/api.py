@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  b073ef01ba30dd7a
-#   text hash     8a7d44d26b19443b
+#   content hash  41a55991d289ba87
+#   text hash     9ec705e12e5e8d58
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  5ee3f9ef2a051c97
-#   text hash     adaf3e9c15813b3e
+#   content hash  d3fc7d10330f84a2
+#   text hash     4462e255f1e24642
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

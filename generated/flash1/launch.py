@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  7fc392f9bfc1861b
-#   text hash     329abfe5a373c892
+#   content hash  aa31bc14a4557ea3
+#   text hash     013f414cdca2d3cc
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e1c1bb2df36ff10d
-#   text hash     51f8c45c062d2916
+#   content hash  19491dce022391cb
+#   text hash     8ad35687d7dc83ca
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

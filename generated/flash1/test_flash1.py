@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  02ae32a4932fd3f5
-#   text hash     52cbf20cc0232e8b
+#   content hash  75016d86545ac85c
+#   text hash     b2a91027105ceadf
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  18046e76fb7ed3ee
-#   text hash     4f278f654c6a20d0
+#   content hash  ccde3e461ab3f269
+#   text hash     cdf887dfab3d9564
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

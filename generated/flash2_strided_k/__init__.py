@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  171e65b6edf3a724
-#   text hash     4507d38ef12b99ed
+#   content hash  b067aa8f01d0837d
+#   text hash     74ee5e5ce92ad9be
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  42eaa5a410095970
-#   text hash     7fd0440b9832b9b4
+#   content hash  17d496d1bac3e562
+#   text hash     589efb02065e42f9
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  9aec2ff34cc3265b
-#   text hash     25147593dd4e13ad
+#   content hash  bc14583c5c23f37a
+#   text hash     776eb1dc7425a340
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  15cddab1236b449f
-#   text hash     81634df4cb840dd2
+#   content hash  bf1b5289ed9e87ac
+#   text hash     f7cb02510fd62104
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  855fa205d820ab55
-#   text hash     fb65262f2b78c2c9
+#   content hash  8f00bb2a27095f02
+#   text hash     ca7387daf9e76fcc
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  c282bc8275c4751d
-#   text hash     0b9920bb2833c3f0
+#   content hash  e0e9a2ec0959877f
+#   text hash     c04ca701285f64db
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

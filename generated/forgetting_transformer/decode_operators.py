@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8f8e6fac00526c52
-#   text hash     09709bb8c9da388e
+#   content hash  2f07e14fa7554918
+#   text hash     5a4c2c6f8be6007f
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

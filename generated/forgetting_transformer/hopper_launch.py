@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  1ab97a3fe8f00a12
-#   text hash     31a5840d3d510b87
+#   content hash  f6a5ace5d4043aff
+#   text hash     8719ced0acc8a1be
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

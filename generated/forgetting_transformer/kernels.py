@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  aea1618867e7f92b
-#   text hash     5241f9008e02126c
+#   content hash  1a32ea04f15874f5
+#   text hash     9a4c38b49cba6958
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  5a122491e5e3d664
-#   text hash     368be09e8ba4f8a0
+#   content hash  120d1d1465af096a
+#   text hash     9529faa3f833618e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  64a3988561d57afe
-#   text hash     4eae56f60488ad1e
+#   content hash  6ad4a14ea66644c5
+#   text hash     b3cbaf31a5b782ad
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  4916f649086c0c4c
-#   text hash     ec1a4e7b8c7c13ca
+#   content hash  8677b7307f9246cd
+#   text hash     173b4f5b34aad0fd
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  81c2910a1bc86504
-#   text hash     1f72c1724ef3eb00
+#   content hash  96a18b47df61e9f6
+#   text hash     0ad1a50ac3df6c8e
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

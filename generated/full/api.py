@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  4051f559ce9b7624
-#   text hash     eeee4829bf80d7b9
+#   content hash  384a35c6505a1a6c
+#   text hash     1dae6e859e84f3cb
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e48da6b6aa7a1d35
-#   text hash     98e1d9096971fbc6
+#   content hash  6277510bfc2d23fe
+#   text hash     37bc88e0fdaf1167
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

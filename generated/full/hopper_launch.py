@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1d3ec6d0f1c28639
-#   text hash     b586a5573ec2a3b4
+#   content hash  6ba3328abdcefb6e
+#   text hash     eb720ff58bef3843
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  06a013b401d43664
-#   text hash     ec66c39cc2362d8d
+#   content hash  27220778294564ed
+#   text hash     ee9a98081bfd99dd
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

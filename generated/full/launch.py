@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d5452d39b0b25360
-#   text hash     4754a8c0fc8800b1
+#   content hash  b82bfebde4562cf7
+#   text hash     3d848810890211bc
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

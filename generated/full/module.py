@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1537acb3feedd70b
-#   text hash     66a0856eb63619cc
+#   content hash  a75ba60c4be2829d
+#   text hash     aba53962f895f28a
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8544f899bc15d814
-#   text hash     ebd33b0b1dca00f6
+#   content hash  eabf346e3da80349
+#   text hash     69a16e96273bd45e
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c3641d473031b2b9
-#   text hash     086c9fd778da7b18
+#   content hash  88fb5ccb2bb08bf1
+#   text hash     2fcaea8da2a41dd6
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c703c20ae3e5b573
-#   text hash     ea6113a7283d957f
+#   content hash  5be7fb14df1b99ed
+#   text hash     1aa9a08ff7ed25f8
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e60e19a2c4204baa
-#   text hash     0b825327c4520343
+#   content hash  6eea4282cbf7c7a8
+#   text hash     cf3081ded246ac31
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

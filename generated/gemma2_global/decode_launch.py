@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  016c1972d79eb61a
-#   text hash     07db137dc073b194
+#   content hash  f638b44b49f9ab44
+#   text hash     0694f66baf6dd499
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  7cfc2552d0ea74d2
-#   text hash     6e400768280095d8
+#   content hash  f946cfb945eb97b8
+#   text hash     a4b623fee4ebe0bf
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9e93b09161b88843
-#   text hash     7dfac4f4cfc493fb
+#   content hash  2c9d2ae5bdda5afc
+#   text hash     1095ffe3fdeb74aa
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

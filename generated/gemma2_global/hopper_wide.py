@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  ebf53138b6a6afbc
-#   text hash     0b9280b482d4dcbd
+#   content hash  960d44dc218c9d6d
+#   text hash     e5d476be067eda56
 #   render with   attnforge render specs/gemma2_global.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

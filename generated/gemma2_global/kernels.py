@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e365396243e09f81
-#   text hash     44ec48779c7c987f
+#   content hash  88c82cca98338ba6
+#   text hash     6850a85df234cea8
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

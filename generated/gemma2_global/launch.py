@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2117d1a53147c397
-#   text hash     771e7a053162f603
+#   content hash  e88836f13351ba5f
+#   text hash     54ead9cfdb11fbd8
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

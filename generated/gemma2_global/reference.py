@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  bb82e9dd71fcf1ab
-#   text hash     a2884ef5ac41c25b
+#   content hash  9a51fbac5509721e
+#   text hash     f2fb16aa2bb7674d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f86d1839931f9f8d
-#   text hash     24d5274fafd7707e
+#   content hash  0e04575c2284fe2d
+#   text hash     1c80525715c7cd0a
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

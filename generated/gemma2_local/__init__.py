@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9254e6470524bdac
-#   text hash     0fef5edff08424e7
+#   content hash  64bb8ebbca49559c
+#   text hash     f51189cb6c766ae5
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

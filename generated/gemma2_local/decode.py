@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  b37ddd53045fffce
-#   text hash     98b85c46f5731458
+#   content hash  d0ba37ae5bccdaec
+#   text hash     e85096775c82ecbb
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

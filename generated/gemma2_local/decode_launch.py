@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  aced6687a42e99ad
-#   text hash     a329feaf546ce556
+#   content hash  f3043a1827eb2f22
+#   text hash     32746b182abbfc65
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  340fe159f62f5fd0
-#   text hash     4b59f3f9bf325c3b
+#   content hash  fefba83a3f854e0e
+#   text hash     85eef3365ce95763
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d28a8951b1b62cce
-#   text hash     62780c9e0bacde5f
+#   content hash  3aeda43c57de2c39
+#   text hash     5baf53c99bc61fbd
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

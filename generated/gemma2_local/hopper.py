@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  27ec01107002c3ce
-#   text hash     498b5c7413b97a3e
+#   content hash  1c440cb5f6b7c18b
+#   text hash     8a52a41f904d031e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  590b7f4adb66a03a
-#   text hash     06ff99fcdb400634
+#   content hash  7503f8b981c72bea
+#   text hash     ffe52cc0a8bbcbeb
 #   render with   attnforge render specs/gemma2_local.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

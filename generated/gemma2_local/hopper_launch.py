@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8312b82aa87514b4
-#   text hash     c5ea38260569bba2
+#   content hash  f951c6ea53841f77
+#   text hash     925fef81ca349187
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  b785581ba9014f0d
-#   text hash     9ed2e559ba46054c
+#   content hash  809f3662f31df210
+#   text hash     9da3735f96cd2b87
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

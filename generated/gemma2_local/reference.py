@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  54fb9d93ff1c33c1
-#   text hash     c1e6a5cd381aef6c
+#   content hash  a13b6ab5d8e726e0
+#   text hash     21200a2b8bcd1723
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ac80e3452365a862
-#   text hash     550a6481a1d358be
+#   content hash  9526919f1c9fb64e
+#   text hash     efa01f9a1903ef66
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  ff00142354f3062c
-#   text hash     a17aeeffbedd34e4
+#   content hash  4ec34dbc1e20594c
+#   text hash     20fdd463e83bded4
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

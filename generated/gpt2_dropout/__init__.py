@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  06a6d8e2f4b2936d
-#   text hash     33c5ecdac0d47de9
+#   content hash  490bb3d9f41af407
+#   text hash     520ca637d4eaddd9
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  a2bec47c9c7015a8
-#   text hash     84269e30160e9350
+#   content hash  cae3e6e283b5b749
+#   text hash     c4a5169f40e74e18
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  578575dad3adab30
-#   text hash     f458e7a66a4c0814
+#   content hash  e8259e3c1c1e639e
+#   text hash     54388b386778dda1
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  6820244e79ac9c80
-#   text hash     adf9eb86b37c7450
+#   content hash  a09b8c6d01b73236
+#   text hash     7365ee7ceec62a88
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  510884ac4cf78677
-#   text hash     3056c7a2f9509c49
+#   content hash  d4d66e2dd8665133
+#   text hash     a873933be3e4439d
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

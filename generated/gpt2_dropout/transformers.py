@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e95f1823d55ed539
-#   text hash     c6c1c612dc786e27
+#   content hash  222980b998554ed5
+#   text hash     ccfd6f3ca73aa1d8
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1330845f11e59d5c
-#   text hash     6728e8bc755dd7b8
+#   content hash  07ba2c3b103165d3
+#   text hash     067f0e84b3ef4118
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

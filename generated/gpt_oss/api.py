@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  74381df3fca8a825
-#   text hash     c5f02d6084bd20b0
+#   content hash  ea90b1fa2d116228
+#   text hash     2c8cbfeae98f9dd8
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7355f68b0804fbb7
-#   text hash     d444d9f9886bdb2d
+#   content hash  f19d10f56513e5b5
+#   text hash     c28417acc6cc5d7e
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6d278406c3f48628
-#   text hash     c28c56dd2d478826
+#   content hash  8eae0b6febb5aa4b
+#   text hash     282ed2931b226efa
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

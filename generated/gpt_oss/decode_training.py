@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e7d68b3429b3edf9
-#   text hash     fcfbfb051064e493
+#   content hash  b5fc337d0b067882
+#   text hash     3e4eb51df968ca13
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d2eb55f2c1f88f86
-#   text hash     bfb3591b9f56993b
+#   content hash  6aae1505b722e99f
+#   text hash     53a5fac3c3eef117
 #   render with   attnforge render specs/gpt_oss.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1ba8612ffdb4d7d8
-#   text hash     cddcdbdd60ada63d
+#   content hash  eeed58e6ea4705e5
+#   text hash     57338750831df615
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  aa3ebe464922cd72
-#   text hash     c6d60f5adb29a155
+#   content hash  69d6bc91be7ccc60
+#   text hash     2638fc5953f0974b
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  76c8a7d030f4b377
-#   text hash     f64f5b09ac1c2737
+#   content hash  bc0b2c2db9148582
+#   text hash     b1840b97c4f6a12a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

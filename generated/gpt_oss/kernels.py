@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d0114bc2d27e909b
-#   text hash     2c0c34523e3d995b
+#   content hash  23cd3d9603b7473e
+#   text hash     a37122e29256383f
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

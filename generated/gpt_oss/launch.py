@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0208cd6f3ccf81ba
-#   text hash     14eaec1957f934a1
+#   content hash  d5839dc250aac6d9
+#   text hash     b9564ac7d34c971c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  d5113f7fe9c68ce5
-#   text hash     bbd64c9c3cd3f74f
+#   content hash  96405e9e86d55272
+#   text hash     b5a860b975d61f5c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  457bbc429bc211b4
-#   text hash     f9d1b4d27760f7b8
+#   content hash  2aa83a57e3bfec3e
+#   text hash     fc1ae20680f5e66c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e02e170d21b78970
-#   text hash     b6b256c4e4d94b61
+#   content hash  59bffd914aaa0d90
+#   text hash     657e10440436ca5e
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

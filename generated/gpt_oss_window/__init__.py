@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  3fc99c29fec77d11
-#   text hash     2e1f56b15c2d3926
+#   content hash  62e59594b3aa6d76
+#   text hash     c3145c01acd9c66d
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  da600fc059c7245e
-#   text hash     92708ecc956537a4
+#   content hash  2ea9d6c655d04697
+#   text hash     9f23c9216ffbb574
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

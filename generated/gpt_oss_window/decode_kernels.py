@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  ec58660396a2c79e
-#   text hash     644eb0d3ffaf1675
+#   content hash  b17dedaf2344be70
+#   text hash     72ddcb69ae4dd8bb
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  16caf8d2362d7af8
-#   text hash     a7e22a971fc32046
+#   content hash  55e25bea67a98632
+#   text hash     55b7cdb1036f05a3
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

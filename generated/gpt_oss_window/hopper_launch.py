@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6a46bf635ea9ceca
-#   text hash     0b3aa6b7ffcc0f51
+#   content hash  b388c7983506e3ba
+#   text hash     54cfe35b6312b23a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  7b0ea4d00cf66841
-#   text hash     8d6ae4d867c260b4
+#   content hash  00bf009672219595
+#   text hash     4c83d2f1f852ccc5
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

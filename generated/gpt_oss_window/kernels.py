@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  c4be64bc55a498c9
-#   text hash     5e56515383d1cab6
+#   content hash  4202688ac2668cf0
+#   text hash     eaa0f118fb26c600
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

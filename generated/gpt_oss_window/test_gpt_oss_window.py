@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9d289e64a80a325f
-#   text hash     e6573ba756a7656a
+#   content hash  d1fc5d337ce91ab2
+#   text hash     781a3ce047821bfa
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

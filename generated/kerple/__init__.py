@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  19ccbfa370829873
-#   text hash     73781b5053dfdba4
+#   content hash  dd6fd6e42eccb1a9
+#   text hash     eaeab75ccfa854cd
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

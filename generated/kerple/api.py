@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0193ed17b50b5f0d
-#   text hash     6103637d9b517cd0
+#   content hash  c9d26cdca88c54aa
+#   text hash     79a75a2a180a7255
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

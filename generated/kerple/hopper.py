@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  519868a978456afb
-#   text hash     b80ff14b47a957a2
+#   content hash  9470926bc4ea95d8
+#   text hash     b9d11281cca59646
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

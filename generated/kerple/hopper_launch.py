@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  1b3ea2cd28b8212a
-#   text hash     0cc7f588fd2614d2
+#   content hash  9be6a6dbc5511cfb
+#   text hash     b93ad5acba8b5ca4
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  212c99897ddee043
-#   text hash     5919b9b82493d6b1
+#   content hash  265a760a4accd037
+#   text hash     338de5b2ef1381a5
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

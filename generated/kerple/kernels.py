@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  14256785d5f57b3b
-#   text hash     17f64e755614ca81
+#   content hash  72428fac031846c4
+#   text hash     2bb87969952bd438
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

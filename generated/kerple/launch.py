@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b7046b866145c93e
-#   text hash     9d798957ede1ad81
+#   content hash  e37907410d91fb39
+#   text hash     13d1df31c7b62f52
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

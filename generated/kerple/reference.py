@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  ba9c1b0250a9e5a1
-#   text hash     7aed48378ff27d3b
+#   content hash  39b7061ccabea3d7
+#   text hash     0f7ef7737f055fad
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  785030c44429ca5e
-#   text hash     3c74323f645121fb
+#   content hash  fa72164eb68600e6
+#   text hash     02bab85159a2ad36
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

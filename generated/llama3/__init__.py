@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0a2aa7687fe51301
-#   text hash     e589b6f07d68aaf6
+#   content hash  61197cf480e885b4
+#   text hash     b484ce1df0a98e50
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f875ea5c047c7fdd
-#   text hash     074263522f4b1b0d
+#   content hash  843145037f1c5063
+#   text hash     6d3e082ff79bf597
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  bbae2d2706b04e4d
-#   text hash     68c61154e7608bd0
+#   content hash  7088160d8a9881cd
+#   text hash     8ce4878e3ac67f2f
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d9160cd70b2c82af
-#   text hash     cd8e9dcab962214d
+#   content hash  eb0f9018551ed6e3
+#   text hash     0ce4574ab125da2b
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

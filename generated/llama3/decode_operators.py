@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  1712f6d800bf4290
-#   text hash     3aaddc200fe19fa9
+#   content hash  2265c42c6f9a9020
+#   text hash     e0b0e9a8f59f494b
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

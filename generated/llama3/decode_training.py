@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  c8cb3b80b17e0e27
-#   text hash     4e3ee674467d886c
+#   content hash  c870568e13acbca7
+#   text hash     3b80d43c116e3ead
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

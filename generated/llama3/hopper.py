@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d095c3a3bea4912b
-#   text hash     e47ed7928f112332
+#   content hash  ecfa71d4e45541f3
+#   text hash     710ee5009a2d039f
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

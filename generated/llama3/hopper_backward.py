@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8cc655d6c767e773
-#   text hash     034c424577a176ad
+#   content hash  6fb896cdde0a6628
+#   text hash     75569790f85410fb
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

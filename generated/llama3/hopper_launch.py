@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e5a30993a56108e4
-#   text hash     cc9ce260b01cdd22
+#   content hash  90ae97e2e71587cb
+#   text hash     4d964e9b233213b7
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5d8ffd2e01278331
-#   text hash     9fc4e7c77fce73bc
+#   content hash  36d8536026aa1186
+#   text hash     25abb91ba8af5324
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

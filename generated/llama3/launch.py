@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  338b3f7f85d404a9
-#   text hash     51ff7e5b74b3dadb
+#   content hash  a5edd6aa31f1fc9c
+#   text hash     80b7005290280302
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7046ce0b2de137c7
-#   text hash     7df1fa8a51bdef39
+#   content hash  04507db693fbb46f
+#   text hash     e55068b76ab77a9f
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f06f82ac6f2a9b4b
-#   text hash     f45598f438446671
+#   content hash  c4f6f832e6cf83fb
+#   text hash     2b442e9534714c36
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

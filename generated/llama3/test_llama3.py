@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d2a126fd9faeec21
-#   text hash     3c5b36be2077b678
+#   content hash  db9b77eaa74a98b0
+#   text hash     2669ed0ed1b2c9e1
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  7f2b06c968a25fbe
-#   text hash     2f6296d16174770f
+#   content hash  44d90549d74c8fb5
+#   text hash     120694f4eec24117
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

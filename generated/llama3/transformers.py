@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b333471bf6d68d5d
-#   text hash     c5b0f1c43f489415
+#   content hash  e0ced8ed2c98481b
+#   text hash     ad9f648585e088c4
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a21a8796f238089b
-#   text hash     b2e20778d1b9436d
+#   content hash  d6260ca405afd5f7
+#   text hash     e659f577da34de9d
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a970a2a1eec70d44
-#   text hash     bf3759c5d5e23945
+#   content hash  0a6c5c61b61e50d2
+#   text hash     917611c11882adfb
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  19d90dc68f0e8c39
-#   text hash     48f1ea5d624cab2f
+#   content hash  8bc5292d0a369d2c
+#   text hash     a68f98438072c318
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  2b7b9faf6cbfdf71
-#   text hash     ecdbaa5e70ea1cfd
+#   content hash  1466057140d42ba9
+#   text hash     54fc72ea999173f5
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

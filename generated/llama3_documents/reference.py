@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f4091a8f55c5a9bd
-#   text hash     6f1a275377c76e50
+#   content hash  d525f35f85415a6d
+#   text hash     24d9c71b4ac7c06b
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  4a06742d12f711b1
-#   text hash     9fcff2afeccb4050
+#   content hash  0e36fcddcd0b472d
+#   text hash     8e25c71fa7e70386
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

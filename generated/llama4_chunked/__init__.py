@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  99edff373aac6e02
-#   text hash     1b733a938d1d7103
+#   content hash  d8564e596bea8b20
+#   text hash     cf70a32605ef8abd
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

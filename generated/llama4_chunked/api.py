@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8312461f22a163f6
-#   text hash     c1d5bfe17c88553c
+#   content hash  36c6ee81f6e49b96
+#   text hash     21124a92e24a6eb0
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2286c06fc0acd5fd
-#   text hash     cfc1d101167350d4
+#   content hash  7a904989897b4b7e
+#   text hash     5f8af56331ae4dd2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a490b0ccd19fd433
-#   text hash     9a686b2c43f4e49b
+#   content hash  293f6656db6febe8
+#   text hash     60659b40ff60797b
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  4da3e75719bce8cc
-#   text hash     c9efba37e7d98a84
+#   content hash  d54789fa82a37166
+#   text hash     378403763dfdc443
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ec07bfc7c91e78c3
-#   text hash     805b989b4c36beb3
+#   content hash  8a82de5fed3e95ea
+#   text hash     a60ddc724e88ee9f
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9052c5f37ecdcdd0
-#   text hash     2f5e1b0381a95f2c
+#   content hash  b2c421dda9df0c55
+#   text hash     3a528fc5acba1676
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

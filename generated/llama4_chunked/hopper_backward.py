@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2ac14b54d50e56d4
-#   text hash     537ab5647f0c40c5
+#   content hash  6c7c72309efb009f
+#   text hash     56e154829941d006
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

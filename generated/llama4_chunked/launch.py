@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6cc7e23d78739823
-#   text hash     a0cee64bcc9b508d
+#   content hash  2f85caf43f4b42f0
+#   text hash     adea19573092e88c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

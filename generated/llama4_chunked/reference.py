@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  9becf2d65fdc9c5c
-#   text hash     5d4a14be8e5a95e2
+#   content hash  a8e9514fedcde5e0
+#   text hash     c483e8750e270f6d
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  e61fe7607fa2e7d3
-#   text hash     97e03b93267ae171
+#   content hash  6e68db67dbce0e9d
+#   text hash     f227da712df6e0b3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

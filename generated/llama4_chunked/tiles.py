@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  38b69d26e94db86e
-#   text hash     0f22d527c97ab4be
+#   content hash  56f8980b1e80c76b
+#   text hash     9885f8c468a7290e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  e5da3b4b64a37036
-#   text hash     58002717e4dea027
+#   content hash  251182894028e4ba
+#   text hash     d6c9b6d6bfd8ee72
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

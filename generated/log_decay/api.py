@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  bb598b630a6d4f85
-#   text hash     c73bbc1f87e02be9
+#   content hash  6a4975e5d1d633ce
+#   text hash     b45f804af9279aff
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  c8334dd70a36df2a
-#   text hash     252ac928d9e3532a
+#   content hash  d9acd4dbfa2e4631
+#   text hash     d842d88a5ffa316d
 #   render with   attnforge render specs/log_decay.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

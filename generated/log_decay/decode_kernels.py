@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  5d48eb3f9b0d8237
-#   text hash     6fea23c9b768a683
+#   content hash  5124d69e73c31f4a
+#   text hash     066aca65707d5c93
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4a3c79398b315688
-#   text hash     7e94b3e77a8c7dfd
+#   content hash  d55c8f5e06a421b5
+#   text hash     8fa1c19d0c82d0f0
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  581f7363ae437bef
-#   text hash     df6638b4c5673b3b
+#   content hash  2c9b2e3018c451aa
+#   text hash     f2293a066731bcf3
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  268b33e528956b29
-#   text hash     31a7ffdb48f723b5
+#   content hash  fd9f671fe21ad275
+#   text hash     a955dd698c43fece
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  cc24f702a18d817a
-#   text hash     7b0e272a480d8232
+#   content hash  25da0e3008e7bfcb
+#   text hash     67abaddd62d18577
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  02647244421d1d8f
-#   text hash     5aefcad081db1e9a
+#   content hash  639d3991f0479be5
+#   text hash     3b8e1ef74f5768f4
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

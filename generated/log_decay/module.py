@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  1f285a3f13efbb1b
-#   text hash     83824d63ede0e29e
+#   content hash  dd074ea274ea072a
+#   text hash     a0bf805bbf8567f6
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  b06c1b3230eddf6e
-#   text hash     652fb7ac5194fcc0
+#   content hash  ff7707250c6415ba
+#   text hash     7f2adf059695b575
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

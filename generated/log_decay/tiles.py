@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  6d63aab615b73b34
-#   text hash     6ea069c8f79b1682
+#   content hash  fcbbc188d6b3110a
+#   text hash     1661aec9de6c7947
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  24153a45ae416c3b
-#   text hash     86e39ac09feb3e12
+#   content hash  dc0301daa365b1dc
+#   text hash     fba39651502803eb
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

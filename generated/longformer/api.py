@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  55609798961af348
-#   text hash     3b0b5c420c484965
+#   content hash  814cf3d10b313453
+#   text hash     4f3aba338cfe7a18
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

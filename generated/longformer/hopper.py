@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  74ddc1f853f86294
-#   text hash     c363c1b792579204
+#   content hash  a175d51e44d4f2a6
+#   text hash     e1e4bc921faddc8e
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  80eecb41911fffb3
-#   text hash     849ed198fa459898
+#   content hash  4e0b978948152abe
+#   text hash     f4f4f8f11498babe
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

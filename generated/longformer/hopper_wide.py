@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5b51530e0d25bafa
-#   text hash     58465091d8208486
+#   content hash  b7f6c8dc6e54910b
+#   text hash     b0a504a2a553f57f
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c49412f32501140e
-#   text hash     b8a071010632c0ea
+#   content hash  9d7210af207b3874
+#   text hash     ec8829b97e7d7bd3
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  255ea5114376f510
-#   text hash     96b4d40b657801b3
+#   content hash  9dd0847122039a0d
+#   text hash     846f9e2a493e2f0e
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e3969f2b1812e7ed
-#   text hash     786b431fd35fa019
+#   content hash  064d1306c62a0309
+#   text hash     78c3748039f1b5c9
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  c31eaa52b0e9bd0a
-#   text hash     83eee926a14bcb8e
+#   content hash  75943ea34aed149e
+#   text hash     194ffff4aaee0051
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

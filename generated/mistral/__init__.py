@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a900c2de9ecf75ca
-#   text hash     47a24688769fe602
+#   content hash  58daa18c69ca3530
+#   text hash     c44e8cbdc64856db
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

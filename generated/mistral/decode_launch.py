@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d3002dd0f3dbc33d
-#   text hash     6d62791c066a1b99
+#   content hash  784631725b54feff
+#   text hash     0e8356a73a035a14
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  460519de73a54db1
-#   text hash     ba3adfc11955df0a
+#   content hash  c1de95a20a608ce6
+#   text hash     9a8c84c4c08c4359
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

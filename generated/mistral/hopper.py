@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  20f74a628ae61da1
-#   text hash     ed2321ce8679cade
+#   content hash  cb4b57dff8439cc7
+#   text hash     eecfa275ade211f2
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3623c724a68f82dd
-#   text hash     b46e8031f32a601b
+#   content hash  4a1c438b8034462d
+#   text hash     1d9ffe75bbdd9973
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  97aef3efcdbf74f4
-#   text hash     c1c5ce98529348c3
+#   content hash  ce3c29c8289a537c
+#   text hash     4c97e1c373e0e0dd
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

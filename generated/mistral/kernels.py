@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f0f1d416333bca90
-#   text hash     37ff0d00d2b35e75
+#   content hash  3f906cd9b53c6812
+#   text hash     343e0bd021a97fa5
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

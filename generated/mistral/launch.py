@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  36382e2492f63ed3
-#   text hash     2e9b92d38c93a323
+#   content hash  3c4108df79bc4a04
+#   text hash     c92b090d9312dd02
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

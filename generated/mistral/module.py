@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e6fef6f766baefb0
-#   text hash     e140064cd7b7bb6d
+#   content hash  61c2de357046e2e5
+#   text hash     9ad8acac264b1535
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  8e8d0926eb001cb6
-#   text hash     5790e86265788ced
+#   content hash  d7a66186e84b5e9a
+#   text hash     f11df70e8ae8f4bc
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  f3c1dc0076f887f9
-#   text hash     2463ab0d1ab91b46
+#   content hash  d2983364b89bb07e
+#   text hash     2034f344c3d6c24e
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

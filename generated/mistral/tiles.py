@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  49e4415a9b0dd2b9
-#   text hash     1ed8a4b55c4780ff
+#   content hash  4cc4d6406d1940ea
+#   text hash     dd307a1aebdf3a60
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

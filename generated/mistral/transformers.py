@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a23ac251a85cfc89
-#   text hash     1da11b90dbd1a02a
+#   content hash  de6842ed04bb13c7
+#   text hash     761061b7165b94f0
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

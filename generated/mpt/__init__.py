@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c1c1616653dba90c
-#   text hash     b6cc4e50c5224e5d
+#   content hash  c61e853a4348cd62
+#   text hash     e732fc6480b06b35
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

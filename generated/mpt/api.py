@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8f7fb8e77dcec670
-#   text hash     4d4ae81be3d84aa6
+#   content hash  9492df89651159d1
+#   text hash     44a8b9da2d8e6d05
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

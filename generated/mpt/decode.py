@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  09964b2dcb9a55cf
-#   text hash     035f885e8bb95621
+#   content hash  7f537933dee8e003
+#   text hash     cb14eda7927fed50
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  620c4b10ddb7e6da
-#   text hash     fb3442ee5f6def25
+#   content hash  67385b33835a0c18
+#   text hash     28dc30d355eb7d99
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

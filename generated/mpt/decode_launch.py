@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  75bcd64cfdab1c51
-#   text hash     022621e741347bce
+#   content hash  bad5399e277f7107
+#   text hash     c5b4b7d8b5bd6542
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4b1300b60708a22e
-#   text hash     cead697cfc34bd35
+#   content hash  5429cfedaa722f61
+#   text hash     7ee6d61b2f3dae8b
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d2a4588305546c17
-#   text hash     072cdffe9be9cda9
+#   content hash  8454fbc4006a68cc
+#   text hash     d362af7263e58851
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  39f6a5e8d4f52742
-#   text hash     760933c9ffc539b0
+#   content hash  3f4334c01bc83b94
+#   text hash     3728ad9d49354f52
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  8919857f6679585e
-#   text hash     535daf2895392207
+#   content hash  3d4eddcefc718a81
+#   text hash     3a6f068153ec5d09
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e0bc3c870e401f53
-#   text hash     747e35d8a80d019d
+#   content hash  15c638e5d63de660
+#   text hash     d22b5d67f5c57340
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ea3afe8b59b1d015
-#   text hash     e35b3e861a17e7ca
+#   content hash  bcb6e81b55efaed0
+#   text hash     aeec11a5679ea966
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  81c33172e599458f
-#   text hash     d3c2d263f61a8e06
+#   content hash  56b489c9a54e3371
+#   text hash     a80fcb1a74f59ab1
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

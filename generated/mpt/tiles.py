@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e726548497295933
-#   text hash     a9a972d2e0978597
+#   content hash  f42b132aed1f1867
+#   text hash     914d45fb2b51a3a9
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  43da634c31251028
-#   text hash     c3372656237cae45
+#   content hash  7e6a0d48eaf07137
+#   text hash     a9c9717f30ee56d3
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Cells of an image of 32 columns see a square of 7 rows and columns, moved inwards at the borders.
 

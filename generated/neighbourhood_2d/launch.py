@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  f1ea84923d7364a9
-#   text hash     f937c7e96bba6a74
+#   content hash  e93175b3439d64fa
+#   text hash     c02c127b5b183c3c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  d59759d8cac9c0f1
-#   text hash     b10e9f8713d8f842
+#   content hash  47da180d9526155e
+#   text hash     ca30779d134a90f7
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

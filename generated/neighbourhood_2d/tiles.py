@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  b9f50a48b26ec5e9
-#   text hash     f031603dd06159c5
+#   content hash  65ff2b6c50a06e7e
+#   text hash     146960f2991affb8
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  9f75f9b28c2a7d4a
-#   text hash     5f8cc2f2660fe5f9
+#   content hash  aad5bb63bed75a84
+#   text hash     b932056e482090cc
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

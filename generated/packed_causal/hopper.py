@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a7ae38f009f5e2d5
-#   text hash     a0903bbfe343b464
+#   content hash  7db27bdc608544c9
+#   text hash     a1eae29e8ae38925
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  03931a653145a1b5
-#   text hash     c87394135d2e73fe
+#   content hash  90a5b4fd57fb9a84
+#   text hash     4e680147f9c2c758
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

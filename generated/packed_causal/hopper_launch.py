@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  7e5508b116fa9a44
-#   text hash     191b5b2401267dd9
+#   content hash  d1bd8a8bada01288
+#   text hash     de40794c4c3e96eb
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

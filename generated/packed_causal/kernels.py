@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ef7c7db88a2c3d21
-#   text hash     ebc050ee1b5abaee
+#   content hash  90a68eaf246a5476
+#   text hash     55c4772c3b26dff2
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

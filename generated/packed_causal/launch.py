@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3908ddea34470e21
-#   text hash     2584a1bfad864612
+#   content hash  09d205eba4c861a0
+#   text hash     dee9361732a87749
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

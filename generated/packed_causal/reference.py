@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  65006fbb2bc9ec04
-#   text hash     8d46bbb05c91ee7d
+#   content hash  163ae889edfdd39e
+#   text hash     89f5a2bc32b5f7c1
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

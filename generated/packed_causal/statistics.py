@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  896a03435a9977ef
-#   text hash     00c2fd6461e79473
+#   content hash  99f769afcb3031d7
+#   text hash     989f9610fb830419
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

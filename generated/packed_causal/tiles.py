@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  69f0a5f679a06f85
-#   text hash     a095a73926c3e8e7
+#   content hash  8a031f7cc461e87a
+#   text hash     e8033c69ecb1f775
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

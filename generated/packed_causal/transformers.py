@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  014eb4158ee51f84
-#   text hash     5e0a6df86f87d32d
+#   content hash  0d54af536cec6dbc
+#   text hash     fbbcc05d991d81d2
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

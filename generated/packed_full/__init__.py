@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  df189763306a5739
-#   text hash     d2c7b8be3243b071
+#   content hash  6bd5516244dd0e72
+#   text hash     04f5f71199cbf9cf
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8e55e628b9eca2f3
-#   text hash     d19d4bbf8ab2b108
+#   content hash  2fc10f4813681690
+#   text hash     3273f485d859acef
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

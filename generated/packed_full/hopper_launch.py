@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  52712d526c45d827
-#   text hash     9d0be0ff093bdb61
+#   content hash  8f237cd10d7de3bb
+#   text hash     66aed18d86fa7539
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ef46f8ec567247ad
-#   text hash     53218c14ec0ebb99
+#   content hash  ee37bdcc645527db
+#   text hash     c55da3b2231ab7f7
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

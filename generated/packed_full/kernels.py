@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  c21b07b5614c2b0c
-#   text hash     7316d83572411cc3
+#   content hash  6746c789b442714e
+#   text hash     47dcc53ac91fbbfb
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

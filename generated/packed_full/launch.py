@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4230973e9f41047b
-#   text hash     690d0f52972967bc
+#   content hash  df525a0ddccc1de0
+#   text hash     5dd9ef407b6d9fc2
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2a652fef38ebba85
-#   text hash     aa25342f53c94c63
+#   content hash  889841dcc9e2fbd0
+#   text hash     9ab3b032ebc8fcac
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  7829f86c6e4fff89
-#   text hash     063afab42e339629
+#   content hash  d274094d2b90a87d
+#   text hash     11ddc0ba748bd4d9
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

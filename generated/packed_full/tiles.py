@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2271410d6291f9a6
-#   text hash     6f3733c6875c7fb6
+#   content hash  123f7b81ce85a1ae
+#   text hash     309a53c6154385a1
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  1c28522c94fbace9
-#   text hash     b7d7d7f0ef334e38
+#   content hash  093f0702b294cd29
+#   text hash     9557d5b2d0dbe191
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3e4d7ab542d56d83
-#   text hash     2ba81e05d9df7c2d
+#   content hash  d8ad838c5c8643a1
+#   text hash     980fc1bbb0aa0275
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3e401b3b3b802fe5
-#   text hash     97e4ab8375e9d164
+#   content hash  487b0d28023694ef
+#   text hash     aa0aac4a2f49a3ee
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

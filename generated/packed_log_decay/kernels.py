@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  fbecd925b50c003c
-#   text hash     72c0ebd2794f4611
+#   content hash  5da1a72891d558de
+#   text hash     f625da432ba5e3a7
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

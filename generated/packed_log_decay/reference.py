@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7983a5dde1e01196
-#   text hash     f4a1933bd86712f8
+#   content hash  8a00f6082089aa70
+#   text hash     d51f66b9986d3c41
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  7c21282fa0c25147
-#   text hash     9ea6a97d280f2578
+#   content hash  947bc88eea76e29b
+#   text hash     7c7c6b89eea2c8a4
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

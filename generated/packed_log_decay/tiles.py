@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  57296a044ae04021
-#   text hash     aab2d6d25c01ed40
+#   content hash  641a5d9ca52401fc
+#   text hash     9d320b9c85047e4a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e5e935d1007ee02a
-#   text hash     b10bf3755234fa0d
+#   content hash  f274b01417097f90
+#   text hash     5145482aaa347e85
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  791d38092c9089c3
-#   text hash     556b01e2b5ae59be
+#   content hash  c2719e70222d944b
+#   text hash     391e966afaececf3
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  642f5ad65d7ab518
-#   text hash     76555d18c92f47bb
+#   content hash  5df8e1c01bcd1044
+#   text hash     ae6a1d0e27c01bf3
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

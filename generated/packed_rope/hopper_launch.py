@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  bc958cf292f1b80c
-#   text hash     0fceaa9ea6c9149b
+#   content hash  0d6263e10397a957
+#   text hash     856f5f4ccc296bda
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b9bf60befc791c1f
-#   text hash     7991adf4be0a68f0
+#   content hash  77af49b7085df668
+#   text hash     2d55d15a791dc082
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e814f27a6a23cf58
-#   text hash     8a9ba42e5b443b7e
+#   content hash  e56bb395c3dec9a5
+#   text hash     2af356359904de74
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2a6fcddaf8885bdb
-#   text hash     5dfbd9d8ceec9e15
+#   content hash  fc7a935e2bbcabbe
+#   text hash     6b53e959a520428d
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  353d64075b0c3f24
-#   text hash     c15f80981ed235a1
+#   content hash  3a17f55ff5cdeaaa
+#   text hash     a88e0284a393c5a8
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  2d516cbfa9d8992e
-#   text hash     6e40c840f808edfa
+#   content hash  d5cdaafc8087d347
+#   text hash     c2bade185522db59
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  e35f4834cf71a888
-#   text hash     5790a5c695b25383
+#   content hash  ceb4679468f6701a
+#   text hash     4c38435d4ccf5f28
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d2243e81a27176cb
-#   text hash     0ab5c491ea637395
+#   content hash  2f3e944a2e9dc644
+#   text hash     b6699d325eca2a28
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

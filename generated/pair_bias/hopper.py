@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  ba38aea6544cbe9c
-#   text hash     a2aa954fc9e617f4
+#   content hash  d35a41c8f51f0cb4
+#   text hash     726f8d0ef1b986d7
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

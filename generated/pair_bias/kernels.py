@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  28e78161982b751c
-#   text hash     b8083aa53364392c
+#   content hash  c5877c74d9178d34
+#   text hash     70fcbb24997aa060
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

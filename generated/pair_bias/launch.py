@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  860e6ac2ea71d9f8
-#   text hash     29021ab188e3b68d
+#   content hash  bc54c7c464689321
+#   text hash     3ce5b8759df3f657
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  88ab1f0048f901dd
-#   text hash     abce7015669e09c8
+#   content hash  77e4b0330c71b800
+#   text hash     b4a106c88485fe34
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

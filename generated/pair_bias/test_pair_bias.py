@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  0d90603a4afef096
-#   text hash     c1658cb70ec47a08
+#   content hash  256daa0a87e3dad6
+#   text hash     3a750db0184d3247
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  fbbc6ff93e8c4cc0
-#   text hash     747d5cd31132cf73
+#   content hash  055075fb0c70cfc8
+#   text hash     2832b6cfd020c321
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

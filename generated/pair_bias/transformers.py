@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  1662f4924063334a
-#   text hash     a9d4eb2c215377db
+#   content hash  c2a5ffda0010eeb0
+#   text hash     eb43346910ff4c6f
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

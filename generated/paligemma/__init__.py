@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  d6833bb676882bb9
-#   text hash     7bd9f878cc8697ce
+#   content hash  2df88f934a5d629e
+#   text hash     1835820a699abf62
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

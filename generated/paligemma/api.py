@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  764da8a4a21e8adc
-#   text hash     473d21f062efbdb0
+#   content hash  4b2e60d816d66e3f
+#   text hash     624bcb2a9d44e808
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7c7e752b9f80a308
-#   text hash     b7e17414b9a38f56
+#   content hash  5cd7e6097059c223
+#   text hash     d168732dddd3df04
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

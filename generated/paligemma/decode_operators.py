@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a497128cbc6032e2
-#   text hash     36258309e8435b4e
+#   content hash  094014b2b512bfb3
+#   text hash     08a2a5b352f32974
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  54b36ece814c7248
-#   text hash     a191b56ecbd8ce55
+#   content hash  6a15b9dc901c7a7a
+#   text hash     351eae74e6359635
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8111f70f81cf3bd4
-#   text hash     c7d442e2c0da5fa7
+#   content hash  f968b7c7ba4ebe0a
+#   text hash     aa604e50179d7c04
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

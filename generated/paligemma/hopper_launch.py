@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c102f9384cb5e069
-#   text hash     ca2963b4c22e60c7
+#   content hash  7ca0fbc51cf74200
+#   text hash     4d59231eb2310b1d
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

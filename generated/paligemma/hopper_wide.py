@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a8c0875855c9d4ec
-#   text hash     d90e125cd2eed91e
+#   content hash  14e389b1775e27c0
+#   text hash     c2cb943f4755dcd3
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  c06dceea39483337
-#   text hash     f920c47b7c1635b6
+#   content hash  cbdddf6d15e40da4
+#   text hash     10614f152f87880e
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

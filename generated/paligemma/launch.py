@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  ac44472529b87a38
-#   text hash     ce92081a3381ea73
+#   content hash  2a7f29dc6f842cb2
+#   text hash     b723529fae5364e0
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  fca7345e7798e604
-#   text hash     adc3080667e0d543
+#   content hash  a4da68512d1dbcc1
+#   text hash     5658e26e649b18fc
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  38bedbebdfd3cfac
-#   text hash     c5e6789d9c4b2f5c
+#   content hash  5f6413b2a1fd29e1
+#   text hash     53d88c8a547b4905
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e20194eb78b1c6e0
-#   text hash     0052862982b35f24
+#   content hash  1469a295a04a14db
+#   text hash     cd85c0a14d75290f
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0bc162990c8d2327
-#   text hash     e5b2fa426956ab0d
+#   content hash  d3853657a9b91c58
+#   text hash     f8ae3e6573be038b
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9318763ac3dc1579
-#   text hash     b82ca44298e29e7a
+#   content hash  c92f176f0f187604
+#   text hash     8fa8ff7c700b498e
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

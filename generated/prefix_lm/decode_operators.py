@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  71c63802c124bc1e
-#   text hash     53f077f35c79ff82
+#   content hash  51febd7d09383cf1
+#   text hash     e296f526ab709aae
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  dc2bb0499453a5c6
-#   text hash     149a15f2292a7b24
+#   content hash  3192e2f8a5c8c956
+#   text hash     06f2fdcd27fca025
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  07384bd74c51e42a
-#   text hash     a2fa70c4fdccd2aa
+#   content hash  9f004140e2b4d372
+#   text hash     6086b072a834ae85
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

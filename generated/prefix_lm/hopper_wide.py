@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  cd969d1e17ca3bb2
-#   text hash     784ff38b1cb11153
+#   content hash  76b064b9fbd33ccf
+#   text hash     2c5176a2c149459a
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0162f33ad8b3cc91
-#   text hash     ca804a607a9f5524
+#   content hash  b1849c71209970a1
+#   text hash     ef34554a26353043
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

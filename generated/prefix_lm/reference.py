@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0d4e77578b54a52d
-#   text hash     430e4408090d0792
+#   content hash  48f5942009df56bb
+#   text hash     90bd4639a9045773
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  0932c79d24cb4414
-#   text hash     5128e2a965d023fb
+#   content hash  794e85409cac1f33
+#   text hash     46fcd098ba006a86
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  34b08693290c67e8
-#   text hash     10fb283f7c160a25
+#   content hash  ac022d11f9b4a45b
+#   text hash     e553af9a708dec38
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

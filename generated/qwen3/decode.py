@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  eebecb771caec3c5
-#   text hash     146e405414033806
+#   content hash  ed3879bd1d27437b
+#   text hash     788ac66e01af6c33
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0592f6ac29fd0d50
-#   text hash     e603cee51617d794
+#   content hash  20a2676d4c0c5e57
+#   text hash     19fb98b85106fab6
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  05ca5febf3b102a4
-#   text hash     a80582c0a8291163
+#   content hash  328a4de72ddbd94a
+#   text hash     a63c392e0d2c1c3e
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

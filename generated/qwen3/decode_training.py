@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  45b71529e1157a3c
-#   text hash     74f51a4d31a0239e
+#   content hash  1beaa81fb6530fe6
+#   text hash     e1ff00285d8b4cbe
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c0bbc98df36b95f8
-#   text hash     0e15a02c42a3fc16
+#   content hash  b691b1e4204cb125
+#   text hash     e0f1fac47c0903dd
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

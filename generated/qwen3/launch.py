@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  7b72d54041b80433
-#   text hash     579b9dd4deb4ff5c
+#   content hash  0352517fa39d9d75
+#   text hash     89c7e5c8169c2306
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

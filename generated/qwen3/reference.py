@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b54b91ecf621936c
-#   text hash     dafe1e87b2f0be04
+#   content hash  b6613bd9f3a61e79
+#   text hash     927125e795f5bced
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  bd9b5af61d159ef5
-#   text hash     e8d0f5c0ffdf6c75
+#   content hash  a03aab8816114b0f
+#   text hash     fc79c9d145070882
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

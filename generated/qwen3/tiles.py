@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  05703778fb658e61
-#   text hash     b22076053f0f49a0
+#   content hash  199cd5c77bf65157
+#   text hash     65aa10b2c4e16789
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

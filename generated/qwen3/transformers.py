@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d34aa62ba1a7022a
-#   text hash     99cf9eae2cfa38fc
+#   content hash  0373e1f74b01bb2d
+#   text hash     127d54726b1c65e9
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ef4991cf25b7d042
-#   text hash     cd3cfb7cbb623b34
+#   content hash  0bd2d96bbdc84ddd
+#   text hash     47a00df0b028545f
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

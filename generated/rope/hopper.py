@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  6737f05aac9a8f4d
-#   text hash     9833f0d31104ee25
+#   content hash  72d47695e02e5e81
+#   text hash     f4a3cad62ca90558
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  3ea9183f3761d8c1
-#   text hash     c662c2bbf33956a2
+#   content hash  90390fe6970241b0
+#   text hash     99ea933d122b1aa1
 #   render with   attnforge render specs/rope.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  d92e48847a3e06b1
-#   text hash     bea6d1c586fe1bd3
+#   content hash  8446b46f4a0ec19d
+#   text hash     d8cecc2b69547cdf
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5cd682cc29ccd235
-#   text hash     b4595d69d6bc7fe2
+#   content hash  251bc19866030b3e
+#   text hash     fe0849f3d346c7da
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

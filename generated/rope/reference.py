@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  860aa31df2f37216
-#   text hash     9669727f531f8fb0
+#   content hash  5df10fd33f36ab8b
+#   text hash     e6a7d34c56045ace
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

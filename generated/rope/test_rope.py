@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  de754f1f3d9dddf6
-#   text hash     a8f4fc91523d0ef2
+#   content hash  a1a0de2342844940
+#   text hash     fd2c2b9a91a66ba7
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

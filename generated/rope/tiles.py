@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  fb8c171081917078
-#   text hash     32ea93891395adc8
+#   content hash  afb17517896e0b7b
+#   text hash     544964388dc9ae44
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5900ecfc6b85e78e
-#   text hash     b411a89bea390b4b
+#   content hash  e6b8a969b7b92877
+#   text hash     2c2da530b1b30150
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

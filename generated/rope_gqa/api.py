@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  66b65dc205e3f978
-#   text hash     7230b191fa2758e4
+#   content hash  e0be0d760d98fe46
+#   text hash     377d7a5b8277d868
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

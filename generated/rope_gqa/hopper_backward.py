@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  481bdc810c4d19c9
-#   text hash     e3cdc657e43e7fad
+#   content hash  dc97659a04045921
+#   text hash     e52ba12ae265798c
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

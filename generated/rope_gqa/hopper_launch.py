@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d34826be2c1338b7
-#   text hash     d25b75ba6ab0b909
+#   content hash  6f84a9cd6cf8c07d
+#   text hash     b71fb02b2492271c
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d23c3846308a87b2
-#   text hash     d9de8a07eff3d700
+#   content hash  ab64477416771b13
+#   text hash     5f6ea1d9d3eaf9f8
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

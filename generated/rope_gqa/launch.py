@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ee1f2fc58cf50699
-#   text hash     75b06c8739ee4a02
+#   content hash  376a1915ec0d4acf
+#   text hash     322a4a920bb1ce41
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  bfb7ef8a98758bc9
-#   text hash     ef32b3fb8d5e539b
+#   content hash  5a2102e17e055e06
+#   text hash     0a258aab9ab61885
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

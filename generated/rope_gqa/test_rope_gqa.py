@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  a996d1de547eea13
-#   text hash     d791ecb0b3dd756d
+#   content hash  6f1632ee635f69d7
+#   text hash     05e173dafb6efa04
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

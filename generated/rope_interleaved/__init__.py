@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f47d30109ce35273
-#   text hash     2ae96f140bf3012e
+#   content hash  073a19212036f820
+#   text hash     eb69cde0c74bb30f
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

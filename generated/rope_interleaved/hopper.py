@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  dc8619d82ba16452
-#   text hash     b583ccd90fdc60e7
+#   content hash  acb71957a6ef7679
+#   text hash     b6d0e48908cf1871
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d6a1dd447aa7526a
-#   text hash     f0c654f03725757d
+#   content hash  5d86fd97f3379b06
+#   text hash     7bbd3325e7b58915
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

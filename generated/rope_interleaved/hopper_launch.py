@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  749c5284e28bab36
-#   text hash     990e54315b400faa
+#   content hash  a18c0675a1744af9
+#   text hash     764726df9cefde7c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  683bbd3d60addca7
-#   text hash     21da1a52cb9066b7
+#   content hash  236ef80a7be796b6
+#   text hash     f9430b202e0f9611
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  200ffc405e6dd034
-#   text hash     559db345240d4288
+#   content hash  a2294f766a4494a7
+#   text hash     9980ad4c41aa4147
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  39ac2c107307e429
-#   text hash     3952e6a5c9d952f5
+#   content hash  37df4772b376d02a
+#   text hash     0f7ab64575c98932
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fa739076ac8cdc38
-#   text hash     5dd8447aafecee99
+#   content hash  d7101692317ba62b
+#   text hash     2d3c8f1d5ee3f17e
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

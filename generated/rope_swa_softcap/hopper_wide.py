@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  4dd2ff9eccc324d4
-#   text hash     06239df92fc73d65
+#   content hash  decf6c514f9bbc05
+#   text hash     6d10a11b1aa09b27
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

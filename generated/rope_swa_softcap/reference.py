@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  cb4a4544ab2afc50
-#   text hash     a8073d656577af06
+#   content hash  fe68bcfd3ce4e94c
+#   text hash     976c51e9aa0369a9
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

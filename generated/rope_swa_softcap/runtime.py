@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/runtime.py.jinja
-#   content hash  176bec89b3d883ab
-#   text hash     6591fbf2403f5707
+#   content hash  2ea1612e9128cde6
+#   text hash     0da1939d17e32ccf
 #   render with   attnforge render SPEC
 """The machinery of launching; all use of private interfaces of PyTorch and Triton stands here.
 
@@ -47,6 +47,9 @@ from triton.runtime.errors import OutOfResources
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 INTERPRETED = triton.knobs.runtime.interpret
+if INTERPRETED and isinstance(tl.sum, triton.JITFunction):  # a kernel would end in an error that says nothing of it
+    came_late = "TRITON_INTERPRET=1 came after triton was imported, as torch.compile and transformers do"
+    raise RuntimeError(f"{came_late}: set it before Python starts")
 
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  479b8dc568b539f1
-#   text hash     5f2d29badc7db75f
+#   content hash  dedbc821a2c9bd1c
+#   text hash     1e6e468c98153925
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5599b6a78f38a192
-#   text hash     9797a76e0c2a0e3f
+#   content hash  0dbba4556bb3b02f
+#   text hash     7aa970924f9c1f16
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2bdc4d201866dea8
-#   text hash     0b881b2ae026afbf
+#   content hash  02be9ca9a00e232c
+#   text hash     24be9d535916aa35
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b24716ad94860b5f
-#   text hash     74eb30d5f431ed7d
+#   content hash  b95c5f71eec2edbb
+#   text hash     2343fcd91ef153d8
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

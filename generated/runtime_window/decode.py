@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  dbfb9d463f76cf78
-#   text hash     a1d571a26aa07653
+#   content hash  d666af9f4fd7009d
+#   text hash     8662e4d382ae1693
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  27b7ee7f715e51f2
-#   text hash     a3a7f2bf7a5e2ea1
+#   content hash  262a76fcc5ed60d6
+#   text hash     d6c4181deb397f90
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  fea104f03858df62
-#   text hash     2074687c3a665ba5
+#   content hash  0629011760e684ee
+#   text hash     2a863888624810ce
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

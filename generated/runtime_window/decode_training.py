@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d305819c5cd93d5d
-#   text hash     f5a9af7acba1b24f
+#   content hash  aef3698d6c24aed7
+#   text hash     061c6442d75df773
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

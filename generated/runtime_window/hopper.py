@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1f63181a5a496c9d
-#   text hash     b4e8a886fca7f5f1
+#   content hash  a6a2516c8bffcb69
+#   text hash     937cb2d051c6236a
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  bd6eeebdba4ad771
-#   text hash     ec5d257f4b0a04e9
+#   content hash  3cc181386c838cf2
+#   text hash     cb02a544a85d0608
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

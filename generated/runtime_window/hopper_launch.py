@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6e84be79abab818c
-#   text hash     52d147b063559695
+#   content hash  bd44519ba35dc86d
+#   text hash     89cf518628453a22
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

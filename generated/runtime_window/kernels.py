@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  fa4b9059af452b18
-#   text hash     1b4c1ba0cd58a2d2
+#   content hash  47107743b103164c
+#   text hash     bd9764cb3b317423
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

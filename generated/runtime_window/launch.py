@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  1ad07167844b19a2
-#   text hash     e2fbf87c92449dab
+#   content hash  ea8b5820f1de2892
+#   text hash     b1a6640168f0a1bd
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3e72d286bd9b5cbb
-#   text hash     87c501a15c9f8dac
+#   content hash  74147a25b2e6bdd7
+#   text hash     15b5c2f624184cd3
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  73e6a9b1a9f87dc2
-#   text hash     16be85d1bd45e80e
+#   content hash  dcec514f9a8ebcdb
+#   text hash     df0db7aac213f90c
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  817cd9501a298deb
-#   text hash     4c9abf536a846cbc
+#   content hash  0aaf8bf9a7ac9d86
+#   text hash     12c247b96f5e4ae7
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d9b04fcfe8ea812d
-#   text hash     b917ddbf30102e94
+#   content hash  96cd491d590f09ea
+#   text hash     c6afd70ecb331d30
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

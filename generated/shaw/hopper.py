@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  86db3583ea66b7c0
-#   text hash     a728b9217fba60ac
+#   content hash  f07eea08113f73ad
+#   text hash     b9197410beaf02b0
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

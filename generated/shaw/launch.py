@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  c4e40be2a60c0163
-#   text hash     1cb9ec70a14eafff
+#   content hash  3077878eae580fa8
+#   text hash     08f1b5ab0a1caf46
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  d30ad9467a6848b7
-#   text hash     8038427902b9466f
+#   content hash  892ca86c03c49619
+#   text hash     871cb241af03193a
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

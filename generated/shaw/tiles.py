@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b8221628575b64f3
-#   text hash     f8d857a40cfa9e0e
+#   content hash  e972c41f5ac67543
+#   text hash     ee3051243a3d7a01
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

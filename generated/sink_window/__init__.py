@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  cc0a729ba5b940f9
-#   text hash     633f2fa1f0587715
+#   content hash  96ab5bfab6586c35
+#   text hash     66f2af42cc5600cc
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  0398674059b8a9b7
-#   text hash     89c7347f69f09b12
+#   content hash  bc5372b103e689aa
+#   text hash     4742411752659c94
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  890580fcd77390e8
-#   text hash     1ffc91db699697e3
+#   content hash  b6048657cb7f9a14
+#   text hash     8002a7ed917a59fb
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

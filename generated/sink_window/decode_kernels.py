@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c3c1772d607a7769
-#   text hash     e5790aa9929d7a42
+#   content hash  5143da2f71f4778e
+#   text hash     e82928f0ea27f354
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  c3a3876f722dda74
-#   text hash     d4b5c25268aa29b1
+#   content hash  7e565cfb1ce5dcdd
+#   text hash     988e69a252d4a097
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  10d20dfb762c0e1b
-#   text hash     d631346e0ef89ebb
+#   content hash  08bdbd10caafccc2
+#   text hash     e2301ddbd63806fa
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

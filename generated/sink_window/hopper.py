@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  f4f9dbd78a2f27fb
-#   text hash     5bf5644bc1c733c9
+#   content hash  e84e62f7de15e954
+#   text hash     9d0ccd7ae4402f7a
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  054dfbba0c74d68e
-#   text hash     967b55385e18a8d9
+#   content hash  5003dd0ea1781190
+#   text hash     32a8a20bc8402116
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

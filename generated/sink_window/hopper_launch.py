@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a402d917363519e1
-#   text hash     005be320da5422c9
+#   content hash  8e7ea95aba6db148
+#   text hash     c3d65b3ffca7a9e2
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8759705bcd8af091
-#   text hash     d7a55616a254c6d0
+#   content hash  ebdc6e7ebe5cec60
+#   text hash     d61caf8c1aed79bf
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  ad230970063bafd9
-#   text hash     64e0fb279895ec24
+#   content hash  cdd91f437c67e1f5
+#   text hash     f1fc8e5a95d4e172
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

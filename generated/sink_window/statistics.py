@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  76a4cd2d2ef25060
-#   text hash     4ede4aae2d98763f
+#   content hash  409eaa20f69e7661
+#   text hash     40050b2c1635abdc
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  42c9bac8705c0ad9
-#   text hash     1c422a7e307c0708
+#   content hash  f32aca63b7363361
+#   text hash     eb843ca5f7ff6884
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

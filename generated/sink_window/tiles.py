@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1493930bd84dc993
-#   text hash     27dce089114591d6
+#   content hash  2733f6af8c7d8dbb
+#   text hash     7e22d8f387f63643
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

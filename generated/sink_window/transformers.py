@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  490f36d257ef15b5
-#   text hash     f85e6c19e2f5a7a3
+#   content hash  5147ff8d8a3f31ac
+#   text hash     97a45353ac6da9da
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  43bd11b4fcc706ff
-#   text hash     cff881f39c46843e
+#   content hash  3668856c4ed69cab
+#   text hash     52544c2949e45ff9
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  103487bc9875a265
-#   text hash     6fdb1f8c52e168a7
+#   content hash  df2479d401ba18a6
+#   text hash     296046e516672a6e
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  1ae1357ab53741ce
-#   text hash     034d5a4cde4d2748
+#   content hash  cb145f55be21f5cc
+#   text hash     9ade86e6c9b26adb
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

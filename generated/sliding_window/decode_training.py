@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  06277adc8620fc7b
-#   text hash     60ac9c5d3efd6878
+#   content hash  d9153c4cd13f9297
+#   text hash     6ae108276257a596
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  31c85c73a4d25c87
-#   text hash     982f3cdbee5ae5ad
+#   content hash  846c479a2e1bde96
+#   text hash     980518daa31cfc88
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

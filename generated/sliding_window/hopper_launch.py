@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d6f6750503a1e000
-#   text hash     c55c245857656a58
+#   content hash  567a62826ee5780a
+#   text hash     10d6e59fa720bba9
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  dbf38a31e3c48cf0
-#   text hash     22e97c6442fb57b2
+#   content hash  00a11a1febe2522f
+#   text hash     205160595369b39a
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  e8647d566c8d177b
-#   text hash     ff3f1a7b23dd0a3e
+#   content hash  732141bc35bada1c
+#   text hash     ff50b20b9da6f615
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

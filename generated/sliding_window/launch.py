@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  70ee63ded5d5db0b
-#   text hash     14f018460f87c9ed
+#   content hash  ba0f644d8e7090d1
+#   text hash     543b21b444cc4f84
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

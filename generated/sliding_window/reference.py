@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  dcd830a2e80a0935
-#   text hash     17e534b434c7184c
+#   content hash  768d426d0d685962
+#   text hash     6d45c25073bd8518
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

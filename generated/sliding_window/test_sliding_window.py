@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  dbca2eadced544c9
-#   text hash     467145b101892f75
+#   content hash  dd0201b49a0c492e
+#   text hash     a4fe4ce249fe5456
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

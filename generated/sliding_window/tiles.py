@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  492f63380f1988f9
-#   text hash     5110117f1a4a1b11
+#   content hash  b37145171901950d
+#   text hash     78cabfa5052ed0c8
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ae017d46cb19df39
-#   text hash     a549b3eb3679cde2
+#   content hash  cc557e2056fdfe8f
+#   text hash     c737b299c4012d64
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

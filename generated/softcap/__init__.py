@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  19cafdfdb7233d0b
-#   text hash     7d4b31d7b96ffd77
+#   content hash  cce3a1282725079d
+#   text hash     9217d366e6367ef2
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

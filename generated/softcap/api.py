@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d0e6fec5eb89293f
-#   text hash     3a763252fb59eb55
+#   content hash  7eb9b77bc054fee2
+#   text hash     2b0999603d40c9de
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

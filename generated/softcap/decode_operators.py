@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  11fae54d49909835
-#   text hash     0a7d126eb43574d8
+#   content hash  90daa902fba37976
+#   text hash     e8ab45b60f0a3761
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

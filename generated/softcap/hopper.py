@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e733d99a91c6f064
-#   text hash     a578dd78b00c18f4
+#   content hash  b6495f61b839bf42
+#   text hash     9a28119a4b58e837
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  847382c72bff24ae
-#   text hash     c2b8f6f52cdec995
+#   content hash  9da71d3d1946f825
+#   text hash     f52cba54e7bc95ce
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

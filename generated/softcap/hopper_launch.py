@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b09797e8d9124520
-#   text hash     049c9fe74801ca24
+#   content hash  836c7a11ecc60fee
+#   text hash     3b472dc829e91fcd
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  22622e35aee49053
-#   text hash     5f851edd0614dc50
+#   content hash  fa1c889bf40dc524
+#   text hash     bf5257670b07daef
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e1bf0f94f0d09643
-#   text hash     7ef99a30b668c5d4
+#   content hash  04c925c0d247b3a4
+#   text hash     fd808ee02d84f255
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

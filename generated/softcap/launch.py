@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5d1256b15c8cd02e
-#   text hash     84b06c9cbbec8909
+#   content hash  59b51de82ae3b790
+#   text hash     5158f21a100b30df
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  c91768719ae4a6fd
-#   text hash     b9d187abf4db841b
+#   content hash  271156f55fe8cf94
+#   text hash     d28afeb8c7418cca
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  9aa974daf0c10cfe
-#   text hash     cc4feffb91a16b1e
+#   content hash  056c6db4a4fd0b8e
+#   text hash     44f641118fce3e8b
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

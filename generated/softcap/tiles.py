@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  d2f31f6ff30b9e0c
-#   text hash     d04cb29864473e5d
+#   content hash  623147f3d3c671e1
+#   text hash     baf2bf0e8cb666a9
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9b1a17e5b05b46ad
-#   text hash     19ef76dc7689e104
+#   content hash  8ad800554900ff99
+#   text hash     ac901817c8abc01d
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

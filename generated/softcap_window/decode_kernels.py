@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  ecd7799c45ca462a
-#   text hash     0f77b475541ee868
+#   content hash  da919b6bee7a1822
+#   text hash     d48febff0cc46ffa
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2c56af04202c0e5f
-#   text hash     baaed64b0ffc7322
+#   content hash  98d3f457e00632af
+#   text hash     842c0cad8e17f262
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  77e5d5ed9bb8cd7c
-#   text hash     08d34380213effaf
+#   content hash  64522c22913c2999
+#   text hash     cf28cf0a5f7d5115
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

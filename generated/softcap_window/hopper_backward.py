@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  828c0cd702ca9fb4
-#   text hash     dde8c4af7d141d63
+#   content hash  6b5aa649045a62d7
+#   text hash     62810fc1756f0b74
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

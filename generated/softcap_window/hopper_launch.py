@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  6d2e79f39559b9f1
-#   text hash     e21844faba025848
+#   content hash  167907248ee0cc72
+#   text hash     a96ef53b55b4931f
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  4d0c28b58e627584
-#   text hash     a9a91f2a6b9574a6
+#   content hash  829f4c390b2ba43a
+#   text hash     d27302c85bc2162e
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

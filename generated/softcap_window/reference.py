@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  21b8454d0081d211
-#   text hash     e8b3f41b3e6173b6
+#   content hash  2f21ff13b276c093
+#   text hash     7484ffcc454d73d5
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  1b2834c517a62946
-#   text hash     b83badfcfb8b5a63
+#   content hash  7e6ab52338d2400e
+#   text hash     cb0e7de61f884f5e
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f9f17b0a1b9bc1b7
-#   text hash     452e1e46cde4c819
+#   content hash  55cc8e2aee107ad9
+#   text hash     b48e9d4a0086f7f9
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7d29d04f16a98157
-#   text hash     f119fddeb0ce0bb8
+#   content hash  e7940c651470f405
+#   text hash     60686c956c13f67f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

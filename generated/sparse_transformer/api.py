@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ddc2ebf9b875b6ac
-#   text hash     0eda622c1fdb75c2
+#   content hash  10e31132fec9ca14
+#   text hash     a34ed35becaa6dd9
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  13879cde73875147
-#   text hash     11800d4f68b10f75
+#   content hash  ed86be61901996b7
+#   text hash     50fcef1d2006d10a
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  32135693db6e578b
-#   text hash     9d82010d140009dc
+#   content hash  8a18aaf92cf7ae43
+#   text hash     6afe2f980d4c4aa4
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

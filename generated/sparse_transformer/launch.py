@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  23c14c65f60bc8ff
-#   text hash     4f9c4755e2986dd4
+#   content hash  65a1d9a4a0a79579
+#   text hash     fda777c0c8d48879
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

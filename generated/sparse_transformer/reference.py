@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a92677a98d5ce004
-#   text hash     9c2e0df6c83671d1
+#   content hash  c10cfe377dafb693
+#   text hash     3c80b1424e264b6c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  603e17ebba0b08d6
-#   text hash     690de84db1a923ed
+#   content hash  a2f26964b5b1c140
+#   text hash     471f5d24b89d22d5
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

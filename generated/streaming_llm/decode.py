@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8febb19965f9be19
-#   text hash     dff4a4c47b86dcdb
+#   content hash  220eca06f7f1fd60
+#   text hash     5fb963f4ee60f98f
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  497f44bdeb45a3ec
-#   text hash     1914f5cda83c7f2c
+#   content hash  b5cd154f7be34474
+#   text hash     1934bf799ed64425
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

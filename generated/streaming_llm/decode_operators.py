@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1f12c3f0fc090600
-#   text hash     7214d6ea65e777e8
+#   content hash  b166f0ac505e861f
+#   text hash     89af75eb08030d77
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

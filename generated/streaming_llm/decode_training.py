@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  59e157ed0618037d
-#   text hash     d130146a7193a0c6
+#   content hash  0232ce1c7081bab9
+#   text hash     67753069c2255f38
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

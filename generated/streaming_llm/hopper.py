@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  aa1b232b2cf07d29
-#   text hash     59a5063f0f7126a1
+#   content hash  258e1dc420f46ebd
+#   text hash     ed8171aebc56da38
 #   render with   attnforge render specs/streaming_llm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a2556a7d947e0ffe
-#   text hash     4ddc65e06c588148
+#   content hash  1d95dca46711c9bf
+#   text hash     26e830fbe61de16c
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

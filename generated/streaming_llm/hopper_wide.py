@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b344fcf589e6d2d3
-#   text hash     539cf7a4023cce78
+#   content hash  cb7d68b9e86d7888
+#   text hash     f9844b0333fb80fd
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  66a5a7fb3526064d
-#   text hash     337effdc233bf259
+#   content hash  9b45273307eafd08
+#   text hash     9ed62d2bfdb24605
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  385a5c615de5733c
-#   text hash     701a78f9049c6a9e
+#   content hash  9f4ceef6d17c3d14
+#   text hash     5c1dba901905737f
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

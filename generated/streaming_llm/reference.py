@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  4e6e5027181c5b34
-#   text hash     dca2ec7dbd696394
+#   content hash  b4c394103e24074e
+#   text hash     6e3d5fb56d583689
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

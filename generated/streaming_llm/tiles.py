@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  68bbd5b813ef11c3
-#   text hash     35e1ef9b16a13794
+#   content hash  2532e4648906ff5a
+#   text hash     1991a39d22925396
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

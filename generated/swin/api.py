@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  dd158318d678088b
-#   text hash     cd4f2a6833db88f5
+#   content hash  3c2318a2ce8727aa
+#   text hash     08c87a1fc2e50bf4
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1d161d0c6536bc82
-#   text hash     a1e4f79b6db2eccb
+#   content hash  e28bb6950c2d21ee
+#   text hash     5605034b353cd235
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

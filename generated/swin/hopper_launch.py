@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  0c2a6cb4c0727919
-#   text hash     f3aa40276fbedb94
+#   content hash  812408c30f75ca1a
+#   text hash     d6174b2af10f0e30
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  ca04f01bb3249d19
-#   text hash     028e917c4d4765be
+#   content hash  2047806bdc9f3a2a
+#   text hash     f0e202b3b9248fa3
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

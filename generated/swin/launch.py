@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  787cd4d238514a13
-#   text hash     39bcab34f6386090
+#   content hash  808e5152272f764a
+#   text hash     920f6055f3f6c06a
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  37e3fd75234f1b1e
-#   text hash     208a087af40556b5
+#   content hash  e0aa95093bde52cf
+#   text hash     86441e0c1972acb9
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7ab6eb534fbfe709
-#   text hash     e98c522aefa9f3a3
+#   content hash  985839affbbe6a87
+#   text hash     c93c39567f15d333
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5996bf6f1bfdb625
-#   text hash     7376acff26344401
+#   content hash  c43353647b285ca5
+#   text hash     62220cb87c2bb2b9
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  fcceef9da1908e43
-#   text hash     f9c666d6d037f8d7
+#   content hash  ed86c1d2490557e3
+#   text hash     3a5f25a95053a6ab
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

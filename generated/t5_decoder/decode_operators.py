@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  30bc4f49ec5cc4a5
-#   text hash     d8f31247a558571a
+#   content hash  aa49856455afc26f
+#   text hash     e436aa18d30837b1
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  9c41872f3e43e01b
-#   text hash     05360ded81fd0038
+#   content hash  1af25001d3b0850c
+#   text hash     6aa3f31fc0b3be99
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c28f95c522d42872
-#   text hash     34d45f6b15bc1318
+#   content hash  9e354c1d7c898ceb
+#   text hash     0df298b9237ee984
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

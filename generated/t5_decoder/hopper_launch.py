@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  12609b4175bf0ca3
-#   text hash     a7e3516188773455
+#   content hash  80f1af2591197ff6
+#   text hash     38eb876970f7ee6c
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

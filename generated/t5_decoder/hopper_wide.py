@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  fb6e0393eb47b412
-#   text hash     3f902f1982f76b37
+#   content hash  e77eb4ccfde95e79
+#   text hash     2ff7ef53c2234870
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e6bd26e57fcbb84a
-#   text hash     cc4e2016f4489a14
+#   content hash  758b6c0166d9addf
+#   text hash     a686c0d2e1af1108
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

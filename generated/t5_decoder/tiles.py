@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c6b3e483eec0583a
-#   text hash     256d23961d385704
+#   content hash  bd9a94c3516c491b
+#   text hash     ddba7b345194d084
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

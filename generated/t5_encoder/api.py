@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f0558348d283f759
-#   text hash     ba79df7cbbc86d54
+#   content hash  a7c15481bb88a12e
+#   text hash     758a84fbb25dc8d4
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

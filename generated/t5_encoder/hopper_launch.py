@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  205ae300149f2ab8
-#   text hash     0b8fa921357b3d6b
+#   content hash  c7562719c2d61f55
+#   text hash     248d6214015a1641
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  bee6785d98a1ecf8
-#   text hash     48ae67cac12a912d
+#   content hash  c748bb3b9156d01e
+#   text hash     2c2dc4a09a1bd0fc
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  038c66ad69e5c1fa
-#   text hash     f82775f6d1bfa70e
+#   content hash  dc3f3f18f5ce0d18
+#   text hash     7b625ca3ce7a9942
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

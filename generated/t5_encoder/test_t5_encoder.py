@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  0a36da3c1bacb355
-#   text hash     21a3064decd8e34a
+#   content hash  59d3ba192a2d6f65
+#   text hash     4c0de17274724868
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

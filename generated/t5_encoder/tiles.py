@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  51ab8f25d4249b48
-#   text hash     cd39a505e8f3bbf8
+#   content hash  fc2ccfca07fbab99
+#   text hash     1b3e33e6d9503bef
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

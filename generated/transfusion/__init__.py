@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  9c5c7562174016e9
-#   text hash     f017205573dcea80
+#   content hash  899eef1e73775db7
+#   text hash     03cc7f6fc827c29c
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

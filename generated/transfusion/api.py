@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  eaa985ef2cccc811
-#   text hash     ac79218b1261beaa
+#   content hash  7da2173f166a3fa7
+#   text hash     641e54e48ea3ae98
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  b3bb44f96bcc68a9
-#   text hash     c36e8ad3da8b6f06
+#   content hash  09f08865e1b00356
+#   text hash     dd01960a9c36e1af
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  3a6352b0376dfc86
-#   text hash     25dc31946b3b30ef
+#   content hash  def05707bd455db5
+#   text hash     70a01981731c40ff
 #   render with   attnforge render specs/transfusion.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  d79da78d0a452f9c
-#   text hash     698210819e2579ac
+#   content hash  7352cd622a004c55
+#   text hash     6918bbb05336dbd4
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  8e1ca2f28ddd72d9
-#   text hash     a1508941b2b7a640
+#   content hash  ee0f9d007bbb7b6e
+#   text hash     d32243014075957e
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

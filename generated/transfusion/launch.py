@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  bde605d3b62b6e2f
-#   text hash     dfe729136829f09b
+#   content hash  89b327c341e2d9ce
+#   text hash     c90bd77874379b07
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

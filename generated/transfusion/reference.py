@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  af4414c3347f9e4d
-#   text hash     5e43a4b54d72e197
+#   content hash  f855e9bb323f1442
+#   text hash     7dba764e5c0c2345
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2526f1bdbaeb7df0
-#   text hash     820b70ba8f7e9789
+#   content hash  60c9a413f4ab9a8a
+#   text hash     d80557fd4d3472c9
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

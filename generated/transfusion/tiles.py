@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  1419852f09536f57
-#   text hash     ef8ca2f45831527e
+#   content hash  139c6571f5848a20
+#   text hash     5a2b297118d64b23
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b763bfe935e329a1
-#   text hash     f1877b6688ae32df
+#   content hash  6c3b1db3bbe387fc
+#   text hash     0311058889d53a84
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  df9412655894f52c
-#   text hash     6e8a9275f62680e2
+#   content hash  879ea0ec44c0cad9
+#   text hash     89e9b6980f66dd8b
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

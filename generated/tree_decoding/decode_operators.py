@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  bc3515bf1b279a66
-#   text hash     5101076e6e785c53
+#   content hash  3d2ab6a7a68e0867
+#   text hash     c0b177429f4282c6
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  33b0fe2920b5907b
-#   text hash     554869b879131e25
+#   content hash  35e30d6246a6aa62
+#   text hash     6e7efa5b1d4eaac0
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

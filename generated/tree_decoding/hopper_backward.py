@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  21cc60cd3c7aba93
-#   text hash     a729e34707b3433b
+#   content hash  cb8365afa1bf2482
+#   text hash     a3d5c80040226bfd
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3089c84bf6e4c5de
-#   text hash     f312ba4edcc17b6c
+#   content hash  be0940c664954a6a
+#   text hash     86f5f93b0d2f7ce9
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  7b63f3ee581354a5
-#   text hash     72f107969136259a
+#   content hash  bfaf19d69597c77f
+#   text hash     46e3140bc0423d09
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  987ba368c687c4f9
-#   text hash     6d58fbd62838e809
+#   content hash  bb5ab8714446761a
+#   text hash     de68194652b81271
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

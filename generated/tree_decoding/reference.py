@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8036a7a0d0eb57ed
-#   text hash     22cf723f00835819
+#   content hash  e149eb01215d8e62
+#   text hash     74f728a596df868e
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  766737ebed0dc801
-#   text hash     f6506dce7115b36f
+#   content hash  458dc5a4f7f1cff3
+#   text hash     a6588f7af3535813
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9cbcfe87426560fa
-#   text hash     ea84bfa88cb3c6dd
+#   content hash  2fd7e2807f993311
+#   text hash     ed8a479e1bcc9354
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import resource
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 
@@ -16,6 +18,8 @@ from triton.language import core, semantic
 from triton.runtime import interpreter as triton_interpreter
 
 from attnforge.gpu import interpreter
+
+GENERATED = Path(__file__).parents[2] / "generated"
 
 pytestmark = pytest.mark.skipif(devices.GPU, reason="kernels run on the GPU")
 
@@ -202,3 +206,13 @@ def mapped(depth: int) -> int:
 
 def test_calls_have_room_however_deep_a_test_makes_them() -> None:
     assert max(map(mapped, range(300))) < 50
+
+
+def test_it_is_told_when_it_was_asked_for_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions of Triton's own that are compiled call nothing that is interpreted."""
+    monkeypatch.setattr(triton.language, "sum", triton.JITFunction.__new__(triton.JITFunction))
+    runtime = GENERATED / "causal" / "runtime.py"
+    spec = importlib.util.spec_from_file_location("late_runtime", runtime)
+    assert spec and spec.loader
+    with pytest.raises(RuntimeError, match=r"TRITON_INTERPRET=1 came after triton was imported.*before Python starts"):
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))

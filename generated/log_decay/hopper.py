@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2c9b2e3018c451aa
-#   text hash     f2293a066731bcf3
+#   content hash  f618a1d592b4da1a
+#   text hash     3b263a81fd174324
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -472,7 +472,7 @@ def work_through(
                 mbarrier.wait(q_ready.index(stage), begun // Q_STAGES & 1)
                 q_tile = matrix(q_buffer, stage * WORKERS + WORKER)
                 terms = (scale_log2, q_pos, in_log_decay_at_begin_q)
-                if BLOCK_N == 64:
+                if BLOCK_N == 64 and WORKERS == 2:
                     # tiles are as long as the rows of a worker, who has a range of its own
                     first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
                     first, full_first, full_last, last = keep_documents(
@@ -487,7 +487,7 @@ def work_through(
                     in_log_decay_ptr + in_log_decay_base, in_log_decay_stride_part, in_log_decay_stride_token, q_first,
                     q_last, 0, first, full_first, full_last, last, BLOCK_N
                 )  # fmt: skip
-                if BLOCK_N == 64:
+                if BLOCK_N == 64 and WORKERS == 2:
                     last = tl.minimum(tl.maximum(last, low), high)
                     first = tl.minimum(tl.maximum(first, low), last)
                     at = pass_by(at, high - last, buffers, STAGES)
@@ -527,7 +527,7 @@ def work_through(
                         )  # fmt: skip
                         at += 1
                     acc = add_last(at, acc, packed, buffers, STAGES, WEIGHTS)
-                if BLOCK_N == 64:
+                if BLOCK_N == 64 and WORKERS == 2:
                     at = pass_by(at, first - low, buffers, STAGES)
                 if Q_STAGES == 1:
                     mbarrier.arrive(q_free.index(stage), count=1)

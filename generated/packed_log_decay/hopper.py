@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  1683e29271b40ffd
-#   text hash     3e872940521f530b
+#   content hash  c40ef637ab842b41
+#   text hash     6f625bbd6b160f64
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -538,7 +538,7 @@ def work(
             l = gl.full([64, 8], 0.0, tl.float32, SUMS)
             q_tile = matrix(q_buffer, stage * WORKERS + WORKER)
             terms = (scale_log2, q_pos, in_log_decay_at_begin_q)
-            if BLOCK_N == 64:
+            if BLOCK_N == 64 and WORKERS == 2:
                 # tiles are as long as the rows of a worker, who has a range of its own
                 first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
                 first, full_first, full_last, last = keep_documents(
@@ -553,7 +553,7 @@ def work(
                 in_log_decay_ptr + in_log_decay_base, in_log_decay_stride_part, in_log_decay_stride_token, q_first,
                 q_last, 0, first, full_first, full_last, last, BLOCK_N
             )  # fmt: skip
-            if BLOCK_N == 64:
+            if BLOCK_N == 64 and WORKERS == 2:
                 last = tl.minimum(tl.maximum(last, low), high)
                 first = tl.minimum(tl.maximum(first, low), last)
                 at = pass_by(at, high - last, buffers, STAGES)
@@ -592,7 +592,7 @@ def work(
                     )  # fmt: skip
                     at += 1
                 acc = add_last(at, acc, packed, buffers, STAGES, WEIGHTS)
-            if BLOCK_N == 64:
+            if BLOCK_N == 64 and WORKERS == 2:
                 at = pass_by(at, first - low, buffers, STAGES)
 
             l = gl.convert_layout(tl.sum(l, 1), m.type.layout)  # [64]

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5df8e1c01bcd1044
-#   text hash     ae6a1d0e27c01bf3
+#   content hash  4971dff9dc67b0dd
+#   text hash     e08ea2ddf8be790d
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -512,14 +512,14 @@ def work(
             l = gl.full([64, 8], 0.0, tl.float32, SUMS)
             q_tile = matrix(q_buffer, stage * WORKERS + WORKER)
             terms = (scale_log2, q_pos)
-            if BLOCK_N == 64:
+            if BLOCK_N == 64 and WORKERS == 2:
                 # tiles are as long as the rows of a worker, who has a range of its own
                 first, _, _, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
                 low, high = first, last  # those of all workers
                 q_first = tl.minimum(q_first + WORKER * 64, q_last)
                 q_last = tl.minimum(q_first + 63, q_last)
             first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
-            if BLOCK_N == 64:
+            if BLOCK_N == 64 and WORKERS == 2:
                 last = tl.minimum(tl.maximum(last, low), high)
                 first = tl.minimum(tl.maximum(first, low), last)
                 at = pass_by(at, high - last, buffers, STAGES)
@@ -550,7 +550,7 @@ def work(
                     )  # fmt: skip
                     at += 1
                 acc = add_last(at, acc, packed, buffers, STAGES, WEIGHTS)
-            if BLOCK_N == 64:
+            if BLOCK_N == 64 and WORKERS == 2:
                 at = pass_by(at, first - low, buffers, STAGES)
 
             l = gl.convert_layout(tl.sum(l, 1), m.type.layout)  # [64]

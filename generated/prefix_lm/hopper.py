@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  559d7ead23452ce6
-#   text hash     562f5fce9d350499
+#   content hash  5a6ae5a96f3438c9
+#   text hash     bd5899ab05eb5c6c
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -374,14 +374,14 @@ def work(
                 mbarrier.wait(q_ready.index(stage), begun // Q_STAGES & 1)
                 q_tile = matrix(q_buffer, stage * WORKERS + WORKER)
                 terms = (k_len, scale_log2, q_pos, in_prefix_len)
-                if BLOCK_N == 64:
+                if BLOCK_N == 64 and WORKERS == 2:
                     # tiles are as long as the rows of a worker, who has a range of its own
                     first, _, _, last = key_tiles(q_first, q_last, k_len, in_prefix_len, BLOCK_N)
                     low, high = first, last  # those of all workers
                     q_first = tl.minimum(q_first + WORKER * 64, q_last)
                     q_last = tl.minimum(q_first + 63, q_last)
                 first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, in_prefix_len, BLOCK_N)
-                if BLOCK_N == 64:
+                if BLOCK_N == 64 and WORKERS == 2:
                     last = tl.minimum(tl.maximum(last, low), high)
                     first = tl.minimum(tl.maximum(first, low), last)
                     at = pass_by(at, high - last, buffers, STAGES)
@@ -409,7 +409,7 @@ def work(
                         )  # fmt: skip
                         at += 1
                     acc = add_last(at, acc, packed, buffers, STAGES, WEIGHTS)
-                if BLOCK_N == 64:
+                if BLOCK_N == 64 and WORKERS == 2:
                     at = pass_by(at, first - low, buffers, STAGES)
                 if Q_STAGES == 1:
                     mbarrier.arrive(q_free.index(stage), count=1)

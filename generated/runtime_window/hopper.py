@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a6a2516c8bffcb69
-#   text hash     937cb2d051c6236a
+#   content hash  5cc9404b5908c9a3
+#   text hash     6d2cdd87986b3c88
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -437,14 +437,14 @@ def work_through(
                 mbarrier.wait(q_ready.index(stage), begun // Q_STAGES & 1)
                 q_tile = matrix(q_buffer, stage * WORKERS + WORKER)
                 terms = (scale_log2, q_pos, in_window)
-                if BLOCK_N == 64:
+                if BLOCK_N == 64 and WORKERS == 2:
                     # tiles are as long as the rows of a worker, who has a range of its own
                     first, _, _, last = key_tiles(q_first, q_last, k_len, in_window, BLOCK_N)
                     low, high = first, last  # those of all workers
                     q_first = tl.minimum(q_first + WORKER * 64, q_last)
                     q_last = tl.minimum(q_first + 63, q_last)
                 first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, in_window, BLOCK_N)
-                if BLOCK_N == 64:
+                if BLOCK_N == 64 and WORKERS == 2:
                     last = tl.minimum(tl.maximum(last, low), high)
                     first = tl.minimum(tl.maximum(first, low), last)
                     at = pass_by(at, high - last, buffers, STAGES)
@@ -484,7 +484,7 @@ def work_through(
                         )  # fmt: skip
                         at += 1
                     acc = add_last(at, acc, packed, buffers, STAGES, WEIGHTS)
-                if BLOCK_N == 64:
+                if BLOCK_N == 64 and WORKERS == 2:
                     at = pass_by(at, first - low, buffers, STAGES)
                 if Q_STAGES == 1:
                     mbarrier.arrive(q_free.index(stage), count=1)

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b6495f61b839bf42
-#   text hash     9a28119a4b58e837
+#   content hash  ad7634aac2181e0f
+#   text hash     23fb6b48d02ccd40
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -531,14 +531,14 @@ def work_through(
                 mbarrier.wait(q_ready.index(stage), begun // Q_STAGES & 1)
                 q_tile = matrix(q_buffer, stage * WORKERS + WORKER)
                 terms = (scale, q_pos)
-                if BLOCK_N == 64:
+                if BLOCK_N == 64 and WORKERS == 2:
                     # tiles are as long as the rows of a worker, who has a range of its own
                     first, _, _, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
                     low, high = first, last  # those of all workers
                     q_first = tl.minimum(q_first + WORKER * 64, q_last)
                     q_last = tl.minimum(q_first + 63, q_last)
                 first, full_first, full_last, last = key_tiles(q_first, q_last, k_len, BLOCK_N)
-                if BLOCK_N == 64:
+                if BLOCK_N == 64 and WORKERS == 2:
                     last = tl.minimum(tl.maximum(last, low), high)
                     first = tl.minimum(tl.maximum(first, low), last)
                     at = pass_by(at, high - last, buffers, STAGES)
@@ -570,7 +570,7 @@ def work_through(
                         )  # fmt: skip
                         at += 1
                     acc = add_last(at, acc, packed, buffers, STAGES, WEIGHTS)
-                if BLOCK_N == 64:
+                if BLOCK_N == 64 and WORKERS == 2:
                     at = pass_by(at, first - low, buffers, STAGES)
                 if Q_STAGES == 1:
                     mbarrier.arrive(q_free.index(stage), count=1)

@@ -43,6 +43,7 @@ pytestmark = pytest.mark.skipif(devices.GPU, reason="kernels run on the GPU")
 GENERATED = Path(__file__).parents[2] / "generated"
 VARIANTS = sorted(path.parent.name for path in GENERATED.glob("*/hopper.py"))
 QUICK = ("causal", "gpt_oss_window", "log_decay", "packed_causal", "rope_gqa", "softcap")
+TILES = [(128, 32, 8, 3), (128, 64, 8, 2), (192, 32, 12, 3), (192, 64, 12, 3), (192, 128, 12, 2)]  # forward
 CLOSE = 1.5e-3  # of results in float16: a part of what they are
 
 
@@ -142,6 +143,16 @@ def test_results_are_those_of_the_reference(name: str, size: int) -> None:
 
 
 STEADY = [name for name in VARIANTS if "def work_through" in (GENERATED / name / "hopper.py").read_text()]
+
+
+@pytest.mark.parametrize(("name", "tile"), [(n, t) for n in ("causal", "sliding_window") for t in TILES])
+def test_tiles_of_ones_own_give_the_same(name: str, tile: tuple[int, int, int, int], tmp_path: Path) -> None:
+    """As many workers as queries ask for, each with tiles of fewer keys than it has rows, of as many, or of more."""
+    wrong = f"64: {{0: {tile}"
+    package = faulty(f"{name}/tiles.py", "64: {0: (128, 128, 8, 2)", wrong, tmp_path)
+    sizes = Sizes(1, 450, 500, 4, 2, 64, 64, "fp16")
+    found = distances(Package(package, multiprocessors=1), planned(name), sizes)
+    assert max(itertools.islice(found, 2)) < CLOSE  # out and the LSE
 
 
 def outgrown(name: str, size: int, folder: Path, seed: int = 0) -> float:

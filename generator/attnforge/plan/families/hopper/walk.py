@@ -8,8 +8,8 @@ from ...loops import Loops
 from ...statements import Block, Branch, Call, Comment, Loop, Statement
 
 _COUNTED = Statement("at", "1", "+=")
-_AS_LONG = "BLOCK_N == 64"
-"""Where a tile of keys is as long as the rows of a worker, so that some tiles have nothing for it."""
+_AS_LONG = "BLOCK_N == 64 and WORKERS == 2"
+"""Where a tile of keys is as long as the rows of a worker: some have nothing for it. Three workers take turns."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ def test_of_several_names_those_are_set_that_others_read() -> None:
     pair, found = Statement("a, b", "x, y"), Statement("c, d", "find(x, y)")
     assert needed([pair, found], {"a", "b", "d"}) == (pair, found)
     assert needed([pair, found], {"b"}) == (Statement("b", "y"),)
+    assert needed([Statement("a, b", "x[y, z]")], {"a"}) == (Statement("a, b", "x[y, z]"),)
     assert needed([pair, Statement("e", "a * 2")], {"e", "b"}) == (pair, Statement("e", "a * 2"))
 
 

@@ -36,7 +36,7 @@ class Statement:
     def of(self, wanted: Collection[str]) -> Statement:
         """What it sets of these names, if each has a value of its own, written one after the other."""
         targets, values = self.target.split(", "), self.value.split(", ")
-        if "(" in self.value or len(values) != len(targets):
+        if set("([{").intersection(self.value) or len(values) != len(targets):
             return self
         kept = [pair for pair in zip(targets, values, strict=True) if pair[0] in wanted]
         return dataclasses.replace(self, target=", ".join(t for t, _ in kept), value=", ".join(v for _, v in kept))

@@ -47,7 +47,7 @@ site: $(STAMP)
 CORE := causal_mha flash1 flash2_strided_k packed_rope packed_log_decay rope_swa_softcap alibi runtime_window gpt_oss_window \
 	gpt2_dropout shaw pair_bias t5_decoder bigbird llama3_documents tree_decoding
 
-# of packages, whose style is black's: what they set, they read
+# of packages, whose style is black's: a name that is set alone is read
 style: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -147,12 +147,21 @@ STEADY = [name for name in VARIANTS if "def work_through" in (GENERATED / name /
 
 @pytest.mark.parametrize(("name", "tile"), [(n, t) for n in ("causal", "sliding_window") for t in TILES])
 def test_tiles_of_ones_own_give_the_same(name: str, tile: tuple[int, int, int, int], tmp_path: Path) -> None:
-    """As many workers as queries ask for, each with tiles of fewer keys than it has rows, of as many, or of more."""
-    wrong = f"64: {{0: {tile}"
-    package = faulty(f"{name}/tiles.py", "64: {0: (128, 128, 8, 2)", wrong, tmp_path)
+    """Two or three workers, with tiles of fewer keys than each has rows, of as many, and of more."""
+    forward = '"forward": {\n        64: {0: '
+    package = faulty(f"{name}/tiles.py", f"{forward}(128, 128, 8, 2)", f"{forward}{tile}", tmp_path)
     sizes = Sizes(1, 450, 500, 4, 2, 64, 64, "fp16")
     found = distances(Package(package, multiprocessors=1), planned(name), sizes)
     assert max(itertools.islice(found, 2)) < CLOSE  # out and the LSE
+
+
+@pytest.mark.parametrize("lengths", [(128, 300), (300, 300)])
+def test_a_worker_whose_rows_see_nothing_waits_for_nothing(lengths: tuple[int, int], tmp_path: Path) -> None:
+    """Its empty range may stand behind the one of all workers."""
+    text = "name: ahead\nmask: [{expr: 'k > q + 200'}]\n"
+    of = rendered(RandomSpec("ahead", text), tmp_path)
+    found = distances(Package(tmp_path / "ahead", multiprocessors=1), of, Sizes(1, *lengths, 2, 1, 256, 256, "fp16"))
+    assert max(itertools.islice(found, 2)) < CLOSE
 
 
 def outgrown(name: str, size: int, folder: Path, seed: int = 0) -> float:

@@ -34,7 +34,7 @@ class Statement:
         return names(self.value, self.condition, "" if self.sign == "=" else self.target)
 
     def of(self, wanted: Collection[str]) -> Statement:
-        """What it sets of these names, if each has a value of its own, written one after the other."""
+        """What it sets of these names, if each has a value of its own; with brackets, which may hold commas, all."""
         targets, values = self.target.split(", "), self.value.split(", ")
         if set("([{").intersection(self.value) or len(values) != len(targets):
             return self

@@ -17,7 +17,7 @@ LARGEST, DEEPEST = 1 << 20, 64
 
 Plain = str | int | float | bool | None
 
-_UNQUOTED = re.compile(r"-?[0-9.]+|true|false|\[.*\]|\{.*\}")
+_UNQUOTED = re.compile(r"-?[0-9]+(\.[0-9]*)?|-?\.[0-9]+|true|false|\[.*\]|\{.*\}")
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Value:
     at: Location
     data: Plain | list[Value] | list[Entry]
     mapping: bool = False
-    lines: tuple[Location, ...] = ()  # of text that stands in the file as it is, where each of its lines begins
+    lines: tuple[Location, ...] = ()  # of text whose characters the file has as they are: where each line begins
     raw: str = ""  # of a scalar: as it was written
     quoted: bool = False  # whether that stood in quotation marks
 

@@ -9,7 +9,7 @@ from ...statements import Block, Branch, Call, Comment, Loop, Statement
 
 _COUNTED = Statement("at", "1", "+=")
 _AS_LONG = "BLOCK_N == 64 and WORKERS == 2"
-"""Where a tile of keys is as long as the rows of a worker: some have nothing for it. Three workers take turns."""
+"""Where a tile may hide all its keys from one of two workers; three issue products in turns, so that each needs all."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Walk:
 
     @property
     def range(self) -> tuple[Block, ...]:
-        """The statements that work a worker's range out; those of its own keep to the range of all workers."""
+        """The statements that work a worker's range out, for what they read."""
         return (*self._own_rows, *self.loops.range)
 
     def spanned(self, visit: tuple[Block, ...]) -> tuple[Block, ...]:
@@ -44,7 +44,10 @@ class Walk:
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        """A worker's walk; it passes by the tiles of other workers' rows, which it has to give back all the same."""
+        """A worker's walk; it passes by the tiles of other workers' rows, which it has to give back all the same.
+
+        A range that has tiles lies within that of all workers; an empty one may stand anywhere, and is moved there.
+        """
         if not self.own:
             return self.spanned(self._visit)
         within = (
@@ -99,7 +102,7 @@ class Walk:
             loops += (Statement("rest", "tl.minimum(full_first, rest)"), over("first", "rest", "True"))
         begin = (
             Statement("k_start", "(last - 1) * BLOCK_N"),
-            Call("shrink, m, l, packed", "attend_first", self.first_taken),
+            Call(f"{'shrink' if self.spans > 1 else '_'}, m, l, packed", "attend_first", self.first_taken),
             *((Statement("acc", "acc * shrink[:, None]"),) if self.spans > 1 else ()),
             _COUNTED,
             Statement("visits", "1", "+="),

@@ -196,8 +196,8 @@ class _Reader:
             self.problems.add(self.fields.at, "axes is missing, such as axes: [head]; axes: [] for a number")
             return None
         if not isinstance(value.data, list) or value.mapping:
-            hint = f": write [{value.raw}]" if value.raw and not value.misquoted else ""
-            self.problems.add(value.at, f"axes: expected a list, got {value.shown}{hint}")
+            hint = f": write [{value.raw}]" if value.raw and not value.misquoted("list") else ""
+            self.problems.add(value.at, f"axes: expected a list, got {value.shown('list')}{hint}")
             return None
         axes: list[Axis] = []
         before = len(list(self.problems))
@@ -240,7 +240,7 @@ class _Reader:
             return self._divided(item, match[1], match[2], match[3])
         known = (*AXES, *self.options)
         told = f"{item.raw or item.kind!r}{suggestions.axis(str(axis), known)}"
-        self.problems.add(item.at, f"unknown axis {item.shown if item.misquoted else told}")
+        self.problems.add(item.at, f"unknown axis {item.shown('int') if item.misquoted('int') else told}")
         return None
 
     def _divided(self, item: Value, kind: str, sign: str, per: str) -> Axis | None:

@@ -219,7 +219,7 @@ class _Loader:
         if value.mapping or not isinstance(value.data, list):
             term = value.raw if value.raw.isidentifier() else f"{{expr: {json.dumps(value.raw)}}}"
             hint = f": write [{term}]" if value.raw else ": put it into brackets" if value.mapping else ""
-            got = value.shown if value.misquoted else f"{value.kind}{hint}"
+            got = value.shown("list") if value.misquoted("list") else f"{value.kind}{hint}"
             self.problems.add(value.at, f"{key}: expected a list of terms, got {got}")
             return []
         return self._few(value, key)

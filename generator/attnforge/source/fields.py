@@ -109,7 +109,7 @@ def words(
     """
     found: dict[str, Value] = {}
     if value.mapping or not isinstance(value.data, list) or not (value.data or empty):
-        got = "an empty one" if value.data == [] else value.shown
+        got = "an empty one" if value.data == [] else value.shown("list")
         said = f"{kind}s: expected a list such as [{next(iter(known))}], got {got}"
         problems.add(value.at, said)
         return []
@@ -151,5 +151,5 @@ def number(value: Value, kind: str, problems: Problems, key: str) -> int | float
     names = {"int": "a whole number", "float": "a number", "bool": "true or false"}
     if isinstance(data, float) and not math.isfinite(data):
         names = {"int": "a whole number up to 2**28", "float": "a finite number", "bool": "true or false"}
-    problems.add(value.at, f"{key}: expected {names[kind]}, got {value.shown}")
+    problems.add(value.at, f"{key}: expected {names[kind]}, got {value.shown(kind)}")
     return None

@@ -17,7 +17,14 @@ LARGEST, DEEPEST = 1 << 20, 64
 
 Plain = str | int | float | bool | None
 
-_UNQUOTED = re.compile(r"-?[0-9]+(\.[0-9]*)?|-?\.[0-9]+|true|false|\[.*\]|\{.*\}")
+# by kind, what text would be without its quotation marks
+_UNQUOTED = {
+    "int": r"-?[0-9]+",
+    "float": r"-?([0-9]+\.?[0-9]*|\.[0-9]+)",
+    "bool": "true|false",
+    "list": r"\[.*\]",
+    "mapping": r"\{.*\}",
+}
 
 
 @dataclass(frozen=True)
@@ -48,17 +55,13 @@ class Value:
         names = {str: "text", bool: "a truth value", int: "a whole number", float: "a number", list: "a list"}
         return names.get(type(self.data), "nothing")
 
-    @property
-    def misquoted(self) -> bool:
-        """True of text that is a number, a truth value, a list or a mapping without its quotation marks."""
-        return self.quoted and _UNQUOTED.fullmatch(self.raw) is not None
+    def misquoted(self, kind: str) -> bool:
+        """True of text that is of a kind without its quotation marks."""
+        return self.quoted and re.fullmatch(_UNQUOTED[kind], self.raw) is not None
 
-    @property
-    def shown(self) -> str:
+    def shown(self, kind: str) -> str:
         """What stands there in place of what was expected, as messages show it."""
-        if self.misquoted:
-            return f'"{self.raw}": take the quotation marks off'
-        return self.raw or self.kind
+        return f'"{self.raw}": take the quotation marks off' if self.misquoted(kind) else self.raw or self.kind
 
     def place(self, offset: int) -> Location:
         """The place of a character of the text."""

@@ -80,6 +80,11 @@ class Bundle:
     packs: bool
 
     @property
+    def packed(self) -> Bundle:
+        """The same where the tuple is made."""
+        return dataclasses.replace(self, packs=True)
+
+    @property
     def reads(self) -> frozenset[str]:
         """The names of the values, or of the tuple."""
         return names(*self.values) if self.packs else frozenset({self.name})

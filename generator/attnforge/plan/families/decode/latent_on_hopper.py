@@ -14,9 +14,13 @@ from ...statements import Block, Bundle, Loop, Statement, code_names, needed, re
 from ..partition import Partition, numbers_first, partition
 from .decode import Decode
 
-_SEQUENCES = (
-    *("seq_lens_ptr", "cu_seqlens_q_ptr", "max_seqlen_k", "reach", "first_keys"),
-    *("tokens", "longest", "splits", "split_size"),
+_SEQUENCES = Bundle(
+    "sequences",
+    (
+        *("seq_lens_ptr", "cu_seqlens_q_ptr", "max_seqlen_k", "reach", "first_keys"),
+        *("tokens", "longest", "splits", "split_size"),
+    ),
+    packs=False,
 )
 _WORK = ("b", "tile", "slot", "kv_h", "token", "q_len", "k_len", "split_begin", "there")
 # what the portable kernel takes besides: by the beginnings of names, and whole ones
@@ -25,9 +29,13 @@ _FOUND = ("place", "row", "h")  # by `find_rows`, in a layout
 _SIZES = ("D", "BLOCK_D", "BLOCK_DV", "REST", "V_IN_K", "PRECISION", "TURNED", "SUMS", "IN_TWOS", "FAR")
 _FIXED = ("GROUP", "BLOCK_M", "BLOCK_N", "STAGES")
 # what is told of each key of float8
-_CACHE = (
-    *("k_ptr", "k_stride_page", "k_stride_token", "pages_ptr"),
-    *(f"{x}_scale_{part}" for x in "kv" for part in ("ptr", "stride_page", "stride_token")),
+_CACHE = Bundle(
+    "cache",
+    (
+        *("k_ptr", "k_stride_page", "k_stride_token", "pages_ptr"),
+        *(f"{x}_scale_{part}" for x in "kv" for part in ("ptr", "stride_page", "stride_token")),
+    ),
+    packs=False,
 )
 _LAYOUTS = ("gl.SliceLayout(1, SCORES)", "SUMS")
 
@@ -83,7 +91,7 @@ class DecodeHopper:
 
     def _partition(self, name: str, found: tuple[Block, ...], more: set[str], given: tuple[str, ...]) -> Partition:
         """What some warps take that need these statements and names."""
-        parts = tuple(p for p in self.parts if p.name not in (*_SEQUENCES, "pages_ptr", "k_desc"))
+        parts = tuple(p for p in self.parts if p.name not in (*_SEQUENCES.values, "pages_ptr", "k_desc"))
         return partition(name, parts, reads(found) | more, ("sequences", *given), _FIXED, ())
 
     @cached_property
@@ -115,12 +123,12 @@ class DecodeHopper:
         adding = self._partition("results", (*of_values, *values), {*stored, *of_v, "BY_HEAD"}, buffers)
         paged = {"pages_stride_sequence", "PAGE"}
         loading = self._partition("places", (*of_loads, *loads), {*paged, "ROWS"}, ("k_desc", "pages_ptr", "boxes"))
-        read = {*paged, *of_k, *of_v, *_CACHE}
+        read = {*paged, *of_k, *of_v, *_CACHE.values}
         given = ("k_desc", "pages_ptr", "keys", "scales")
         converting = self._partition("factors", (*of_loads, *conversions), read, given)
         blocks: dict[str, tuple[Block, ...]] = {
-            "sequences": (Bundle("sequences", _SEQUENCES, packs=False),),
-            "sequences_packed": (Bundle("sequences", _SEQUENCES, packs=True),),
+            "sequences": (_SEQUENCES,),
+            "sequences_packed": (_SEQUENCES.packed,),
             "sequence": (PAGED.sequence(),),
             "found": (Statement(", ".join(_WORK), "find_work(sequences, GROUP, BLOCK_M)"),),
             "scored": (*self.step.unpacked, *self._keys, *terms.loads("step"), *terms.score),
@@ -130,13 +138,13 @@ class DecodeHopper:
             "scores": scores,
             "values": values,
             "loads": loads,
-            "cache": (Bundle("cache", _CACHE, packs=True),),
-            "cache_unpacked": (Bundle("cache", _CACHE, packs=False),),
+            "cache": (_CACHE.packed,),
+            "cache_unpacked": (_CACHE,),
             "conversions": conversions,
         }
         roles = {"work": (work, own), "add": (adding, of_values)}
         roles |= {"load": (loading, of_loads), "convert": (converting, of_loads)}
-        blocks["packed"] = tuple(dataclasses.replace(taken.bundle, packs=True) for taken, _ in roles.values())
+        blocks["packed"] = tuple(taken.bundle.packed for taken, _ in roles.values())
         for name, (taken, opened) in roles.items():
             numbers, rows = numbers_first(terms, opened)
             blocks |= {f"{name}_unpacked": (taken.bundle, *numbers), f"{name}_rows": rows}

@@ -181,7 +181,7 @@ class Backward(Weights):
             "keys_loaded": copies.keys(p),
             "queries_loaded": copies.queries(p),
             "lse_loaded": self._lse,
-            "packed": self._packed(work.bundle, loader.bundle, adder.bundle),
+            "packed": tuple(role.bundle.packed for role in (work, loader, adder)),
         }
         texts = {
             "work_takes": ", ".join(work.taken),
@@ -250,7 +250,7 @@ class Backward(Weights):
     def loader(self) -> Role:
         """The warp that loads."""
         p = self.shared
-        taken = self._packed(*(one for one in self._lse if isinstance(one, Bundle)))
+        taken = tuple(one.packed for one in self._lse if isinstance(one, Bundle))
         walk = self._walk(", ".join(self._load_results), "load_queries", self._load_taken, *taken)
         body = (Statement("row_base", p.storage.head_rows), *walk)
         tiles = ("q_desc", "k_desc", "v_desc", "dout_desc")
@@ -308,10 +308,6 @@ class Backward(Weights):
         taken = partition(bundle, self.parts, read | reads(enter), given, fixed, constants)
         numbers, own = numbers_first(terms, own)
         return Role(taken.bundle, taken.taken, numbers, enter, cleared, own, (*known, *heads))
-
-    def _packed(self, *bundles: Bundle) -> tuple[Block, ...]:
-        """The statements that make the tuples which others unpack."""
-        return tuple(dataclasses.replace(bundle, packs=True) for bundle in bundles)
 
     @property
     def holds_values(self) -> bool:

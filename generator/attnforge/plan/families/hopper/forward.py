@@ -155,7 +155,7 @@ class Forward:
         copied = names(order.there, p.storage.coordinates("q", "h", "q_start"))
         entered = needed(order.found, copied | loaded | order.read)
         enter = needed(order.handed, names(order.there) | {"h", "q_start"} | stored | worked)
-        packs = tuple(dataclasses.replace(bundle, packs=True) for bundle in order.bundle)
+        packs = tuple(bundle.packed for bundle in order.bundle)
         parts = tuple(q for q in self.parts if q.name not in reads(packs))
         fixed = ("BLOCK_M", "BLOCK_N", *_STAGED)
         work = partition(
@@ -197,7 +197,7 @@ class Forward:
             "load_unpacked": (load.bundle, *numbers_of_loader, *order.bundle),
             "load_counts": (Statement("ends", "0", label="ends of sequences so far"),) if self.cut else (),
             "load_enter": entered,
-            "load_own": (*lengths, *(dataclasses.replace(bundle, packs=True) for bundle in self._loaded)),
+            "load_own": (*lengths, *(bundle.packed for bundle in self._loaded)),
             "keys_read": (*self._loaded, *IN_LINE, *self.read) if self.handed else (),
             "begin_stored": hand_on(BEGIN_READY, self.begin),
             "vectors": hand_on(READY, self.vectors),
@@ -209,11 +209,7 @@ class Forward:
                 *(vector.made for vector in self.handed),
                 *((Statement("v_come", "barriers(1, 1).index(0)"),) if self.cut else ()),
             ),
-            "packed": (
-                dataclasses.replace(work.bundle, packs=True),
-                dataclasses.replace(load.bundle, packs=True),
-                *packs,
-            ),
+            "packed": (work.bundle.packed, load.bundle.packed, *packs),
             **order.blocks,
         }
         texts = {

@@ -45,7 +45,7 @@ class Wide(Backward):
         roles = self._roles
         blocks: dict[str, tuple[Block, ...]] = {
             **self._scoring,
-            "packed": self._packed(*(role.bundle for role in roles.values()), self.loader.bundle),
+            "packed": tuple(role.bundle.packed for role in (*roles.values(), self.loader)),
         }
         for name, role in roles.items():
             blocks |= role.blocks(name)

@@ -21,14 +21,11 @@ import hashlib, pathlib, sys
 from attnforge.language import spec
 from attnforge.render import render
 from attnforge.source import resources
-for path in map(pathlib.Path, sys.argv[1:]):
-    for name, text in render.render(spec.load(path, terms=resources.terms_for(path))).items():
-        print(path.stem, name, hashlib.sha256(text.encode()).hexdigest())
+path = pathlib.Path(sys.argv[1])
+for name, text in render.render(spec.load(path, terms=resources.terms_for(path))).items():
+    print(path.stem, name, hashlib.sha256(text.encode()).hexdigest())
 """
 SAMPLE = sorted(resources.variants().values())[::30]
-
-
-# in folders where black finds another style
 SURROUNDINGS = (
     {"PYTHONHASHSEED": "0", "LC_ALL": "tr_TR.UTF-8"},
     {"PYTHONHASHSEED": "1", "LC_ALL": "C", "PYTHONUTF8": "0", "TZ": "Asia/Kolkata"},
@@ -45,6 +42,7 @@ def rendered(path: Path, cwd: Path, **env: str) -> str:
 @pytest.mark.parametrize(("path", "env"), zip(SAMPLE, SURROUNDINGS, strict=True), ids=[path.stem for path in SAMPLE])
 def test_bytes_hang_on_nothing_but_the_spec(path: Path, env: dict[str, str], tmp_path: Path) -> None:
     """`attnforge render --check` takes a text whose header tells that it was made of the same; this formats all."""
+    # where black finds another style
     (tmp_path / "pyproject.toml").write_text("[tool.black]\nline-length = 60\nskip-string-normalization = true\n")
     files = sorted((ROOT / "generated" / path.stem).glob("*.py"))
     known = {f"{path.stem} {file.name} {hashlib.sha256(file.read_bytes()).hexdigest()}" for file in files}

@@ -27,8 +27,8 @@ def read(value: Value | None, problems: Problems) -> Rope | None:
         return None
     if not value.mapping:
         layout = value.data if value.data in _LAYOUTS else _LAYOUTS[0]
-        hint = "" if value.misquoted("mapping") else f": write {{layout: {layout}}}"
-        problems.add(value.at, f"rope: expected a mapping, got {value.shown('mapping')}{hint}")
+        got = value.shown("mapping", f": write {{layout: {layout}}}")
+        problems.add(value.at, f"rope: expected a mapping, got {got}")
         return None
     fields = Fields(value, ("layout", "dims"), problems, meant=suggestions.rope)
     layout = fields.choice("layout", _LAYOUTS, _LAYOUTS[0])

@@ -59,9 +59,10 @@ class Value:
         """True of text that is of a kind without its quotation marks."""
         return self.quoted and re.fullmatch(_UNQUOTED[kind], self.raw) is not None
 
-    def shown(self, kind: str) -> str:
-        """What stands there in place of what was expected, as messages show it."""
-        return f'"{self.raw}": take the quotation marks off' if self.misquoted(kind) else self.raw or self.kind
+    def shown(self, kind: str, hint: str = "") -> str:
+        """What stands there in place of what was expected, as messages show it, and what to do about it."""
+        off = f'"{self.raw}": take the quotation marks off'
+        return off if self.misquoted(kind) else f"{self.raw or self.kind}{hint}"
 
     def place(self, offset: int) -> Location:
         """The place of a character of the text."""

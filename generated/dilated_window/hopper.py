@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  402ef7e533a4c214
-#   text hash     6161e886ddca59cf
+#   content hash  9bd997f2a4ae8f39
+#   text hash     49f9bba0fe71e429
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -383,7 +383,7 @@ def work(
                     at = pass_by(at, high - last, buffers, STAGES)
                 if last > first:
                     k_start = (last - 1) * BLOCK_N
-                    _, m, l, packed = attend_first(
+                    shrink, m, l, packed = attend_first(
                         at, m, l, q_tile, k_start, buffers, terms, STAGES, D, BLOCK_N, SCORES, OUT
                     )  # fmt: skip
                     at += 1

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a75f6df5a0a52da3
-#   text hash     68a4e666a9088a0c
+#   content hash  ea45136be32609c1
+#   text hash     0164fb840784d548
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -455,7 +455,7 @@ def work_through(
                     at = pass_by(at, high - last, buffers, STAGES)
                 if last > first:
                     k_start = (last - 1) * BLOCK_N
-                    _, m, l, packed = attend_first(
+                    shrink, m, l, packed = attend_first(
                         at, m, grows, l, q_tile, k_start, buffers, terms, STAGES, D, BLOCK_N, SCORES, OUT
                     )  # fmt: skip
                     at += 1

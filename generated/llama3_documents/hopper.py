@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  62dd8beed58d2172
-#   text hash     f1d45972f4fed34d
+#   content hash  0223321497f48e19
+#   text hash     5371196a90e0a331
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -374,7 +374,7 @@ def work(
                 first, full_first, full_last, last = load_range(key_ranges_ptr, b, q_parts, q_start, BLOCK_M, BLOCK_N)
                 if last > first:
                     k_start = (last - 1) * BLOCK_N
-                    _, m, l, packed = attend_first(
+                    shrink, m, l, packed = attend_first(
                         at, m, l, q_tile, k_start, buffers, terms, STAGES, D, BLOCK_N, SCORES, OUT
                     )  # fmt: skip
                     at += 1

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d49f8921a93b272d
-#   text hash     72423ddd97374fa0
+#   content hash  562a2de4a0742028
+#   text hash     c13884878fb9f70b
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -525,7 +525,7 @@ def work(
                 at = pass_by(at, high - last, buffers, STAGES)
             if last > first:
                 k_start = (last - 1) * BLOCK_N
-                _, m, l, packed = attend_first(
+                shrink, m, l, packed = attend_first(
                     at, m, grows, l, q_tile, k_start, buffers, terms, STAGES, D, BLOCK_N, SCORES, OUT
                 )  # fmt: skip
                 at += 1

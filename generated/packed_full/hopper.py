@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b969df24669e22d8
-#   text hash     537b8d345ef7cb1a
+#   content hash  cbfdccf77ae4c5b7
+#   text hash     1b43c9c80d34c1ef
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -482,7 +482,7 @@ def work(
             first, full_first, full_last, last = key_tiles(k_len, BLOCK_N)
             if last > first:
                 k_start = (last - 1) * BLOCK_N
-                _, m, l, packed = attend_first(
+                shrink, m, l, packed = attend_first(
                     at, m, grows, l, q_tile, k_start, buffers, terms, STAGES, D, BLOCK_N, SCORES, OUT
                 )  # fmt: skip
                 at += 1

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  31d6b20dfd414870
-#   text hash     c2379798515b7bf0
+#   content hash  c40ef637ab842b41
+#   text hash     6f625bbd6b160f64
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -559,7 +559,7 @@ def work(
                 at = pass_by(at, high - last, buffers, STAGES)
             if last > first:
                 k_start = (last - 1) * BLOCK_N
-                _, m, l, packed = attend_first(
+                shrink, m, l, packed = attend_first(
                     at, m, grows, l, q_tile, k_start, buffers, q_added, terms, STAGES, D, BLOCK_N, SCORES, OUT
                 )  # fmt: skip
                 at += 1

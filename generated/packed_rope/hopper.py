@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f5479f57ded5ad87
-#   text hash     26447b3e2562fda3
+#   content hash  4971dff9dc67b0dd
+#   text hash     e08ea2ddf8be790d
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -525,7 +525,7 @@ def work(
                 at = pass_by(at, high - last, buffers, STAGES)
             if last > first:
                 k_start = (last - 1) * BLOCK_N
-                _, m, l, packed = attend_first(
+                shrink, m, l, packed = attend_first(
                     at, m, grows, l, q_tile, k_start, buffers, terms, STAGES, D, BLOCK_N, SCORES, OUT
                 )  # fmt: skip
                 at += 1

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  68352d8e6ad5dd70
-#   text hash     46ac6e6272008fa8
+#   content hash  d35a41c8f51f0cb4
+#   text hash     726f8d0ef1b986d7
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -359,7 +359,7 @@ def work(
                 first, full_first, full_last, last = key_tiles(k_len, BLOCK_N)
                 if last > first:
                     k_start = (last - 1) * BLOCK_N
-                    _, m, l, packed = attend_first(
+                    shrink, m, l, packed = attend_first(
                         at, m, l, q_tile, k_start, buffers, terms, STAGES, D, BLOCK_N, SCORES, OUT
                     )  # fmt: skip
                     at += 1

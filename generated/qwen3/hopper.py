@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  403a773217269c5c
-#   text hash     5fe0eef0c8ba4360
+#   content hash  3e985f8f9bbbaced
+#   text hash     3c6bb72a79180f21
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -456,7 +456,7 @@ def work_through(
                     at = pass_by(at, high - last, buffers, STAGES)
                 if last > first:
                     k_start = (last - 1) * BLOCK_N
-                    _, m, l, packed = attend_first(
+                    shrink, m, l, packed = attend_first(
                         at, m, grows, l, q_tile, k_start, buffers, terms, STAGES, D, BLOCK_N, SCORES, OUT
                     )  # fmt: skip
                     at += 1

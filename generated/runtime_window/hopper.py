@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  868450c8c6b5024f
-#   text hash     84380ce41a7bff62
+#   content hash  5cc9404b5908c9a3
+#   text hash     6d2cdd87986b3c88
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 
@@ -450,7 +450,7 @@ def work_through(
                     at = pass_by(at, high - last, buffers, STAGES)
                 if last > first:
                     k_start = (last - 1) * BLOCK_N
-                    _, m, l, packed = attend_first(
+                    shrink, m, l, packed = attend_first(
                         at, m, grows, l, q_tile, k_start, buffers, terms, STAGES, D, BLOCK_N, SCORES, OUT
                     )  # fmt: skip
                     at += 1

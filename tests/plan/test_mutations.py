@@ -166,8 +166,12 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "tiles that reach into padding": (
         "causal", "runtime.tile_source(v, block_n, entries)", "runtime.tile_source(v, block_n)", "padding"
     ),
-    "gradients of padding left as they were": ("full", "[x.zero_() for x in found]", "found", "padding"),
-    "a sink's gradient of padding": ("gpt_oss", "else torch.zeros_like(lse)", "else torch.empty_like(lse)", "padding"),
+    "gradients of padding left as they were": (
+        "full", "[x.zero_() for x in found]", "[x.fill_(1) for x in found]", "padding"
+    ),
+    "a sink's gradient of padding": (
+        "gpt_oss", "else torch.zeros_like(lse)", "else torch.full_like(lse, torch.nan)", "padding"
+    ),
     "sums from the first row of the tensor": (
         "log_decay", "find_entry(entries_ptr, b, 0, k_total)", "find_entry(None, b, 0, k_total)", "test_lengths"
     ),

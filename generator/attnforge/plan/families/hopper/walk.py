@@ -102,7 +102,8 @@ class Walk:
             loops += (Statement("rest", "tl.minimum(full_first, rest)"), over("first", "rest", "True"))
         begin = (
             Statement("k_start", "(last - 1) * BLOCK_N"),
-            Call(f"{'shrink' if self.spans > 1 else '_'}, m, l, packed", "attend_first", self.first_taken),
+            # never `_`, which a loop around may have set: to the compiler that is one variable, of one type
+            Call("shrink, m, l, packed", "attend_first", self.first_taken),
             *((Statement("acc", "acc * shrink[:, None]"),) if self.spans > 1 else ()),
             _COUNTED,
             Statement("visits", "1", "+="),

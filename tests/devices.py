@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from typing import Any
 
 import torch
 
@@ -17,3 +18,10 @@ if not GPU:
 def default() -> contextlib.AbstractContextManager[object]:
     """Has tensors made where kernels run: on the CPU as ever, with no call of torch looked through for a device."""
     return torch.device("cuda") if GPU else contextlib.nullcontext()
+
+
+def moved(given: Any) -> Any:
+    """A tensor, or what of a call's arguments are tensors, where kernels run."""
+    if isinstance(given, dict):
+        return {name: moved(x) for name, x in given.items()}
+    return given.cuda() if GPU and isinstance(given, torch.Tensor) else given

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c71b09deb6a1be46
-#   text hash     4fa7c2b545d79e97
+#   content hash  ae816ace5bcabff5
+#   text hash     212033b03dda012f
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  d7acc1b98915729e
-#   text hash     6f210fa3dd58559d
+#   content hash  0ff248dbd054c0bd
+#   text hash     9db60226efcbd815
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

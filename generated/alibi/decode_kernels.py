@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  15cec502c524e1ce
-#   text hash     7e6532902f428231
+#   content hash  c6270d071e70f0dc
+#   text hash     d8a541b449e1a794
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  71a11fee05679444
-#   text hash     050f892d6338ed94
+#   content hash  ec753c0cea4d3078
+#   text hash     f9cf594d81f1b5bc
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  882e23595bdf5b9c
-#   text hash     723c2276eb8ba17b
+#   content hash  a576be43c56aaccb
+#   text hash     37fc7d8ad83938cd
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1c4feecc2a0b4db3
-#   text hash     fd90efb366e31825
+#   content hash  bc5d7dae04ff5f67
+#   text hash     fda7822a0bac8c9a
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

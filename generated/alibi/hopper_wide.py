@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  dee64b3030c7a014
-#   text hash     d8b7927b94a23f96
+#   content hash  80f914f68addc745
+#   text hash     b41167ad83810e42
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

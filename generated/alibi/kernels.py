@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  e42854ab7d1100bb
-#   text hash     8c1607547683556e
+#   content hash  7de415506e6e6a27
+#   text hash     9380a0cc853027b0
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

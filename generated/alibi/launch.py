@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5526ad5dbee351cb
-#   text hash     2d722634896ee101
+#   content hash  a855ea04a18d6326
+#   text hash     7ba1b77490d15649
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

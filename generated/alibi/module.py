@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  57ca37537d4f06aa
-#   text hash     1f412201e9de8e65
+#   content hash  5225f04cb1987498
+#   text hash     9edcea21d0965257
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  fbaf3aadc6c8d05f
-#   text hash     c052dc7d6a633976
+#   content hash  61bdc80d5f7ffacd
+#   text hash     4ecf28bd0703873a
 #   render with   attnforge render specs/alibi.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  4ae600dc243a1250
-#   text hash     963bc53253256e0e
+#   content hash  419ff268e57a6f1d
+#   text hash     578685605750ba11
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

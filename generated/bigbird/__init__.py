@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  588cde1c266cf92c
-#   text hash     985d23c3b056c79d
+#   content hash  b98ac64794fa6a55
+#   text hash     bb92e91bc38f7ade
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  bea60b8e4baf0c43
-#   text hash     c6f2e99893fc5e3e
+#   content hash  c05a1d7d3487bc0b
+#   text hash     82602108a234beeb
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

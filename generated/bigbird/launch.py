@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  cbc57261628c739f
-#   text hash     00a21364903ef790
+#   content hash  309219207b3d1ac2
+#   text hash     99223c84bb79e289
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

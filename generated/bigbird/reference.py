@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  f7f89b2e029934be
-#   text hash     a9b9dcaab6a21331
+#   content hash  496f91ad883aaef4
+#   text hash     99face7fef04a109
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  8cd0238820e81734
-#   text hash     8e0f1a4944c53ab8
+#   content hash  49ec12d6ce11ed19
+#   text hash     3a9e0d5e96b45947
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

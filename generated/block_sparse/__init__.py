@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  12f792b66e760e63
-#   text hash     1316fad2c2c1370c
+#   content hash  e3dec40eefeb31f4
+#   text hash     5f3881351b28b3ea
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

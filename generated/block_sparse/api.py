@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  aa6b4578449889b3
-#   text hash     a13e1f373981cc09
+#   content hash  c4a19ff893fa8880
+#   text hash     ccc177adfd01752e
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  39756c803c5dd6bc
-#   text hash     def8cf726d852ba3
+#   content hash  05d680994fbb8bee
+#   text hash     4154ae77d75702b1
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  0b0a56f1c4587311
-#   text hash     d1239f0d786586c6
+#   content hash  339453026babb847
+#   text hash     9ff147b6ee71daff
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  22d70adc2b9f16e6
-#   text hash     02c184092c0f3a43
+#   content hash  c437a3adbcc15976
+#   text hash     a1f32b2d5d5d213e
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

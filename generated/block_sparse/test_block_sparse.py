@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  be64148372a82536
-#   text hash     a6cebbe0d7ffb67c
+#   content hash  c4e1f8b733d4e061
+#   text hash     c9e9cd489361f6f6
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8caa0e2ec2f5f538
-#   text hash     5b60595bde904ea5
+#   content hash  25fa506a7ab01883
+#   text hash     4b1d5219b30e6df9
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a84b41770c9e4889
-#   text hash     e2151cf028e6ca14
+#   content hash  25467a66c3384f8b
+#   text hash     cac6c4a90800302d
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

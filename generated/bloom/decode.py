@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  4f422fbd17826de6
-#   text hash     82e7400e73a3be2e
+#   content hash  6bff5796b8778edf
+#   text hash     303fe1f452140ad0
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

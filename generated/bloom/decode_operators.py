@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  78f33b1afb82c9c3
-#   text hash     3aa2b1430b9ee655
+#   content hash  6d28fce843ddbf1e
+#   text hash     220060606ace5eee
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  73fa2bc5be6f0d43
-#   text hash     bdea825bbc41229c
+#   content hash  ab8e758d1dbf144a
+#   text hash     31798d808e8eea83
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2d64150dca9267ca
-#   text hash     fc64e80cb79b0603
+#   content hash  f62116e756fd3a9a
+#   text hash     47a3a12ef14f2d1f
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

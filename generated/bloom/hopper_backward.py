@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  fd4cc43fc7258f62
-#   text hash     9a50599c517c3f9e
+#   content hash  5bb9b526dbdeb6fd
+#   text hash     d7f1faf16a65f9d4
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

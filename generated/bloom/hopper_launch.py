@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  349325fc6e350617
-#   text hash     d0222c44578f654b
+#   content hash  6591d066d807c53a
+#   text hash     d6224f5c11794e37
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2e878dcea1037781
-#   text hash     e17cc5ac81e19117
+#   content hash  6cf8739938ea5ade
+#   text hash     6ab8ee314b62760b
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

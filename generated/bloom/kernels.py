@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  d2bc2527d8590cee
-#   text hash     fa35739b7c34ae45
+#   content hash  25220d19b8ca7eaa
+#   text hash     bfdbca1105dc7f64
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

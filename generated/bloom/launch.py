@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  0a17eecd12971127
-#   text hash     97ad745d3a19ca18
+#   content hash  617831303822b86e
+#   text hash     b8b9acfd4d02c05f
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

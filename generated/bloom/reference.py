@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  77ee4820f9f28789
-#   text hash     9f22fb431684b2be
+#   content hash  e3c874e7f4c3fa23
+#   text hash     80da2ef241ae0f25
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  728f2833b1e2f518
-#   text hash     40c128285ca349d7
+#   content hash  efdd300de2b15202
+#   text hash     44bf4cd6b90d7c7a
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

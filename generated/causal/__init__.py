@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c8eb730d81ee3f3b
-#   text hash     c7779a1323d66eaf
+#   content hash  95276f47877f9ccc
+#   text hash     e14d1afc26f93f95
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  44a68162090bd1d0
-#   text hash     896e0448378df614
+#   content hash  d8db9a7a5af8a657
+#   text hash     93066c35b778398a
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  589c75d897ae3d34
-#   text hash     330757880c982cf9
+#   content hash  3b4e878886fb82b9
+#   text hash     499c24144d09d759
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  f1912462853ce809
-#   text hash     f296ffed686f9431
+#   content hash  abc3bc35bb0b13c6
+#   text hash     47953e6ced5f5b20
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  311b31199103ad92
-#   text hash     ae0eda4c289cfea9
+#   content hash  cf4fc033a085885e
+#   text hash     18a4bbf10ce5e777
 #   render with   attnforge render specs/causal.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

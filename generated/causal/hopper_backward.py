@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  7fae0a03aa47eae2
-#   text hash     79fbb0d1e7544816
+#   content hash  d95b3019ed57b70c
+#   text hash     664f84df86f4c9d9
 #   render with   attnforge render specs/causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

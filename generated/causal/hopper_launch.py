@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  6844b8ef6dfb0103
-#   text hash     d351afb686b17701
+#   content hash  f01d64afab12299a
+#   text hash     ea8bd900dd318a68
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  bb5c7413098f8cf2
-#   text hash     f52ef005e76e16c5
+#   content hash  91eea0b14d9b5e34
+#   text hash     af5360f453010c5f
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

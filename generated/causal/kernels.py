@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8bea8201c2d67ca1
-#   text hash     27ef34989ec85b02
+#   content hash  12990bd2a4989635
+#   text hash     b95040415fa7c9a9
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

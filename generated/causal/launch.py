@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c8ba0a2112ec42a8
-#   text hash     85d64a1840a5717c
+#   content hash  fbd04e403a6a86d1
+#   text hash     eaf9096c964c34cf
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

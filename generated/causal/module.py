@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d18e6e3657d73986
-#   text hash     ba169b48d57e96ff
+#   content hash  4fa91628c8386164
+#   text hash     b0c251c0d5a25ab9
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ee76e23f3bc0f7eb
-#   text hash     e56e508383e41c14
+#   content hash  04e3db820f3fc49f
+#   text hash     b0c342f388cf78b2
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

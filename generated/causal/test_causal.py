@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  1cb1b520f6194b93
-#   text hash     5e54c925471e1b0c
+#   content hash  ec7767b7fcef5295
+#   text hash     becff43b764df0e7
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  29d87ec505206b56
-#   text hash     ffe39c912f738687
+#   content hash  a8878beb542dfb5e
+#   text hash     94a3f48c9da7032b
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d39f5604f8d50dc5
-#   text hash     b44d386b278e6d09
+#   content hash  3b11bfc96942655f
+#   text hash     28d45b29453c4621
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  d4c9e0f6386f1bd2
-#   text hash     0ef2bc9f6e95e07a
+#   content hash  578d11a2b5386d63
+#   text hash     e0078e98bf3a3116
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  a85d2cdb24d6e7a2
-#   text hash     98fe2a82201f70b8
+#   content hash  5200526d34fc09d8
+#   text hash     16a6b9adc70722ef
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

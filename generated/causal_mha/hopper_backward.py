@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  8d4918e51e09791b
-#   text hash     51e275932fe2272c
+#   content hash  19676119bcbc5860
+#   text hash     70fd7e726cfb94d6
 #   render with   attnforge render specs/causal_mha.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2c3396957e6bfe6a
-#   text hash     e2b7e3077b6a470d
+#   content hash  ff91a64566cd2765
+#   text hash     92b5fc9e0ea2d3f4
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ca2cc4256287f617
-#   text hash     ae24a9b2035e59f2
+#   content hash  2c4b21b29d4f0eb9
+#   text hash     aecf64699d40dd23
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  39156db549d034d9
-#   text hash     9dbc02a7afe1aff1
+#   content hash  1123798f57c1f0c2
+#   text hash     4869622d4f3567d7
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0a9125fe7d968e93
-#   text hash     30c6826a815caf19
+#   content hash  32ab0ba28696c265
+#   text hash     ea24a3adc1510890
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

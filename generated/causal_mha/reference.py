@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c5c8925874865cbc
-#   text hash     7fdc6cd7e2565182
+#   content hash  c81690c2d9d649ea
+#   text hash     7427f035710dc403
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  fe55fd13aa9a3b0b
-#   text hash     3dd2fff914cf5540
+#   content hash  5cc784191422fcba
+#   text hash     01b5fbde6206857f
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f22832283e4f9984
-#   text hash     f03b69431d1cea59
+#   content hash  460079467c92f0bd
+#   text hash     150bddc53e9b8b9e
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  0e172d4bcb48b286
-#   text hash     ddba7ea6208a7501
+#   content hash  3ec8a56b710f6e1b
+#   text hash     febfb3d929f91103
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  f90f63a04fcebe82
-#   text hash     6327f8f5a63e1d53
+#   content hash  67d1350a1c2fce03
+#   text hash     da0a28206e19de76
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

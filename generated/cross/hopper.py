@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7261e8d0c6debb98
-#   text hash     3e83f0349f602047
+#   content hash  da5d433dc09f6220
+#   text hash     7341b4b16a4e5af3
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

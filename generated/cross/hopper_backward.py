@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  258c330b14f6c173
-#   text hash     7fbe57cef5fe2c2c
+#   content hash  fb014ca3ab4dadf5
+#   text hash     fd31ee66929cac35
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  993bdebc376c3371
-#   text hash     6a1acae301f15662
+#   content hash  5f3cc9f7b3423fe4
+#   text hash     dc01f005e6121c87
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  b7cad18fda525987
-#   text hash     2ba882364489f407
+#   content hash  792508c6e63321d0
+#   text hash     c67ae028b5ca0010
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  00c317e69512e9d9
-#   text hash     be45ac4cb3769f39
+#   content hash  82b80f1e76cb7d3f
+#   text hash     9ad949e71ae3cb3a
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

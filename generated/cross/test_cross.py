@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  08c01104e96cfb80
-#   text hash     616ac0100b68e77d
+#   content hash  7b195b66b2e6d787
+#   text hash     e8d4de943e867caa
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  bb4fd285b20be9a7
-#   text hash     d6cd1a8cc0109b77
+#   content hash  4f9fe7ae9b86409c
+#   text hash     aa122f1d9b761d37
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  709b0ad577e3f91d
-#   text hash     f870eb30be9f33c4
+#   content hash  78c15f42213b38de
+#   text hash     c3524de5e2ed4713
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

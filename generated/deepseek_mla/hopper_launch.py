@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  154c853055699935
-#   text hash     71aea8b71b2864a6
+#   content hash  d527cfe421272865
+#   text hash     cca1af2a0e5310a5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

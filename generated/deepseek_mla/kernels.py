@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  0299b4bb486cf51b
-#   text hash     dd56a71f92813b3a
+#   content hash  53024dc2ae251e26
+#   text hash     c0bbfa421d81ca31
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

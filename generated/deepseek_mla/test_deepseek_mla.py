@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  934637b4b6cdef5a
-#   text hash     168aedb973556f12
+#   content hash  43c4f5624203b6e7
+#   text hash     39aa6dfe4157d8f6
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  30d72ae73b0126a2
-#   text hash     88ed67d5ada28123
+#   content hash  8ed04526a4eae414
+#   text hash     f1e07d503aedbde4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  db59da77c4a9f1a2
-#   text hash     2eb2eda8b0ca88e2
+#   content hash  56329011b4b9c9cd
+#   text hash     7aac05068dacfd10
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

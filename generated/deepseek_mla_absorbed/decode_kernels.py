@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  8d20cd32dd47f741
-#   text hash     a87d10f74c49acae
+#   content hash  f4fef1e6bba81c13
+#   text hash     9de3924479fa7356
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

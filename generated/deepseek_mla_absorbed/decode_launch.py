@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  70709b271522e0f5
-#   text hash     42141e4ec1729d62
+#   content hash  9252268a5e17f503
+#   text hash     c33d08ee3a298f6f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  94bd3f161e0642f7
-#   text hash     d456120f4edd4ef9
+#   content hash  1f5df23d1ae6a3ac
+#   text hash     f2d524e17d9a600f
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  1acdbf2b9156c8ea
-#   text hash     f96568561f321af5
+#   content hash  f3f0277fb25e453c
+#   text hash     fe361698e4b9e98e
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d36ccf183536f5e5
-#   text hash     19d134bfffc79a0a
+#   content hash  8fe93ffffdbcce88
+#   text hash     3fa03047b49ed56c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  6410809a86f9fdec
-#   text hash     d4e60b8d74354aa4
+#   content hash  b6c25e393848399c
+#   text hash     201a3a892e6ca0e3
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  be2223b6648e3ac5
-#   text hash     b82a8a289547dc81
+#   content hash  92052f718f166a19
+#   text hash     429f54871aece35f
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

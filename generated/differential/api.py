@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f74c656e6668996f
-#   text hash     9a78025fc1321b37
+#   content hash  d7a802b639baf28f
+#   text hash     a72586af33dc5a40
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  074845a992d95ce3
-#   text hash     21caac82ac6a6286
+#   content hash  7c4197e6804741d6
+#   text hash     66617153bc8703d5
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

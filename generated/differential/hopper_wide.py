@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  0e2e06f0f78fb09d
-#   text hash     660ec931e4fbf248
+#   content hash  98639c1ffe71d3b0
+#   text hash     9eefae4625bf3e76
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  e5544722df4dac3e
-#   text hash     487620dc00045fad
+#   content hash  52f0f8c2a3c2020e
+#   text hash     e7740babbd613bf2
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

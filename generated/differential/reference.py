@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  82456572db7eaa30
-#   text hash     df7b50bbf71a9fea
+#   content hash  ff8d42e6087c583d
+#   text hash     3a32897f216e95eb
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f8eca79c9a888f86
-#   text hash     e2f4feab30114ea9
+#   content hash  ba491895cfac3dcf
+#   text hash     07ee174257af6ca6
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  f5ca57dfd0d538db
-#   text hash     0a2c8e3bed628a64
+#   content hash  1d348bbaa7550d17
+#   text hash     a4c9f4ff7e4b5f29
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

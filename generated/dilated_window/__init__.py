@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  947678f81b8f9694
-#   text hash     01ebfd19749d2c3b
+#   content hash  f50677b583c5b0dc
+#   text hash     96cdd94cda62a207
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

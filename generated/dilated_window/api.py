@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  edb5cb0dacf57b07
-#   text hash     6e6dc10a32ab8203
+#   content hash  74bd146d4f6fc7e7
+#   text hash     5ad245104b4fe032
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  9bd997f2a4ae8f39
-#   text hash     49f9bba0fe71e429
+#   content hash  c363b8a7ed2a8acb
+#   text hash     a0f39a83738524fc
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  4b509d54dc953a23
-#   text hash     440f8547f3f6c49f
+#   content hash  8717e64f26f7355b
+#   text hash     4b78af90dc84117a
 #   render with   attnforge render specs/dilated_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

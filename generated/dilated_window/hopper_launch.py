@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  0afdb821c48071fb
-#   text hash     40836dcf1f489229
+#   content hash  140c08904369f2e0
+#   text hash     75d0e1a9cbbc2aa4
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  69a2775d6b1507bb
-#   text hash     f8e55c63385a2810
+#   content hash  704fb4224b3c0a29
+#   text hash     e5237651f4388bd0
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

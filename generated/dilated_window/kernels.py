@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  7ca71b7de4eaf193
-#   text hash     3d3e059f64ac5288
+#   content hash  e035efd362bbd840
+#   text hash     5be01f121231f774
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

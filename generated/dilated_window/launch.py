@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b465f33c3f12b83b
-#   text hash     88a7c1cb451ccc30
+#   content hash  5c673311680f472f
+#   text hash     5e0588c55f10ae2b
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f160a3e2d54661b5
-#   text hash     02060d4baa8cb8e8
+#   content hash  94c2e4cec7155e08
+#   text hash     2b97dbff2d42bd63
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c2ea214514e40a12
-#   text hash     d8c53d5f1f6419d0
+#   content hash  50373f52d0f7425d
+#   text hash     adf98f4eefb5abdb
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  e16b53fe3911c0aa
-#   text hash     01ca78e7435dec38
+#   content hash  11a5a727d06048b5
+#   text hash     81253cb24d98b677
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

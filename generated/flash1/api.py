@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  41a55991d289ba87
-#   text hash     9ec705e12e5e8d58
+#   content hash  278a24bd55ab1be8
+#   text hash     5072c98d3baf775b
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

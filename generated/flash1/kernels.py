@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  d3fc7d10330f84a2
-#   text hash     4462e255f1e24642
+#   content hash  72df6fe34bb1371e
+#   text hash     be8f2b20ca710ae4
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  aa31bc14a4557ea3
-#   text hash     013f414cdca2d3cc
+#   content hash  e68f91904fee3f68
+#   text hash     6ad4133e0c44487d
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  19491dce022391cb
-#   text hash     8ad35687d7dc83ca
+#   content hash  40b10057ddad77e6
+#   text hash     ca452cc3fec2682a
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

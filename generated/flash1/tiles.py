@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  ccde3e461ab3f269
-#   text hash     cdf887dfab3d9564
+#   content hash  6a4b4982eb8e530a
+#   text hash     ac4300cb2b4d3d17
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

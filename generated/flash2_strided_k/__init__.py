@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  b067aa8f01d0837d
-#   text hash     74ee5e5ce92ad9be
+#   content hash  99f1ecbade6f8e1c
+#   text hash     bd809c9046f6bda7
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

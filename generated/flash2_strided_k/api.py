@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  17d496d1bac3e562
-#   text hash     589efb02065e42f9
+#   content hash  dd8dfa2f864be120
+#   text hash     8daaf626a4303b9d
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  bc14583c5c23f37a
-#   text hash     776eb1dc7425a340
+#   content hash  be22585381c17e64
+#   text hash     17c772102899c0b1
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  a2c4d1ba0ebb1765
-#   text hash     d0bb578778ce9b08
+#   content hash  323ab969dcb49b78
+#   text hash     c8e6b76c23057e7a
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  94be55446c17a566
-#   text hash     6e76407322961114
+#   content hash  42c774365b2ca41a
+#   text hash     d8e1790cd8be2ea0
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e66d5423230c1624
-#   text hash     f28c6f4b54bb18ba
+#   content hash  b133d3a6f73d1a69
+#   text hash     01c82fe11afdd5c7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e0e9a2ec0959877f
-#   text hash     c04ca701285f64db
+#   content hash  4a6aa238dc3fd7eb
+#   text hash     b1514cb3592a6f4e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  2f07e14fa7554918
-#   text hash     5a4c2c6f8be6007f
+#   content hash  bd5104214f1aff01
+#   text hash     80d678d9b098be31
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  f6a5ace5d4043aff
-#   text hash     8719ced0acc8a1be
+#   content hash  a2703829e12449eb
+#   text hash     a37ebb21156860a1
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

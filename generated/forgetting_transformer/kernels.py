@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  1a32ea04f15874f5
-#   text hash     9a4c38b49cba6958
+#   content hash  6cb530217aab47f7
+#   text hash     8e7b49373392a667
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

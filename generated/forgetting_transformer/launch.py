@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  120d1d1465af096a
-#   text hash     9529faa3f833618e
+#   content hash  e71e1f3096e4ffc2
+#   text hash     0736913b233d5f02
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

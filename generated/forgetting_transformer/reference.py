@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6ad4a14ea66644c5
-#   text hash     b3cbaf31a5b782ad
+#   content hash  7ccaad4aa4f3c173
+#   text hash     25d819d0cae7fbce
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  8677b7307f9246cd
-#   text hash     173b4f5b34aad0fd
+#   content hash  0ea5ccfaa298a8f7
+#   text hash     efff1c2de98a43ea
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  96a18b47df61e9f6
-#   text hash     0ad1a50ac3df6c8e
+#   content hash  8d69c4d8a2741e1c
+#   text hash     d92c26756b4b7610
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  384a35c6505a1a6c
-#   text hash     1dae6e859e84f3cb
+#   content hash  3ffc65545343bb05
+#   text hash     b5b6037b69c948ae
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

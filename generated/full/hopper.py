@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6277510bfc2d23fe
-#   text hash     37bc88e0fdaf1167
+#   content hash  bad0558ccda7188c
+#   text hash     c309509d87f3d735
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  11da1b46a64700ca
-#   text hash     d7f6cc07ab42be9c
+#   content hash  49c13b04b980cec6
+#   text hash     b8b126d13da3ed2a
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

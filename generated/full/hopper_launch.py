@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6ba3328abdcefb6e
-#   text hash     eb720ff58bef3843
+#   content hash  3161d63420373284
+#   text hash     3866801bae8ac690
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c344b73cf904d98d
-#   text hash     de8435992fcfec5b
+#   content hash  2f14ac2e86f018dd
+#   text hash     ca0cb654bb08bc7b
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  27220778294564ed
-#   text hash     ee9a98081bfd99dd
+#   content hash  821e3ac3210daef4
+#   text hash     7650680d7563f677
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

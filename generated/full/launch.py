@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b82bfebde4562cf7
-#   text hash     3d848810890211bc
+#   content hash  b7a26f7c0ebda6e0
+#   text hash     648b5681994bc272
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

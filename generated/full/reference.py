@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  eabf346e3da80349
-#   text hash     69a16e96273bd45e
+#   content hash  e13cd5cce4f85187
+#   text hash     2f345f39a8a84a08
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

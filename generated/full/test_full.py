@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0f1facf1b7ca96b6
-#   text hash     0a52bbaced7dc31f
+#   content hash  c5005fa1b590bb3b
+#   text hash     ef436ddd4b1b2991
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  88fb5ccb2bb08bf1
-#   text hash     2fcaea8da2a41dd6
+#   content hash  81ae29e45ba6e040
+#   text hash     2cfd2d2bf2ad42c6
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

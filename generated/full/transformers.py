@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  5be7fb14df1b99ed
-#   text hash     1aa9a08ff7ed25f8
+#   content hash  bd857444325081f1
+#   text hash     1607409a81f0acb8
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

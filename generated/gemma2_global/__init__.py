@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b31d6b6b76af54e6
-#   text hash     26dc4dd8c062d329
+#   content hash  a95545fa9ce431a8
+#   text hash     4c53ce136311d03c
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

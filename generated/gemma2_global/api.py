@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  69d5373a9e97c755
-#   text hash     9d455c9148dbd9f9
+#   content hash  4595c276f1808719
+#   text hash     5558787868850557
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

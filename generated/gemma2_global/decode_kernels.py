@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6eea4282cbf7c7a8
-#   text hash     cf3081ded246ac31
+#   content hash  53f05673a3bf2d8d
+#   text hash     06c1d03ef3bde302
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f946cfb945eb97b8
-#   text hash     a4b623fee4ebe0bf
+#   content hash  5e5fc628a48ea73d
+#   text hash     440c238fb1a228ca
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e90e05b3656a33d6
-#   text hash     1afac1d17dc98f2f
+#   content hash  652367560e686ecf
+#   text hash     e5e46a389530dcd0
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a5e040f085bb4dec
-#   text hash     07d347d81094b5a8
+#   content hash  69e93047ae860bf6
+#   text hash     627ebcc1cd04cc2d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2c9d2ae5bdda5afc
-#   text hash     1095ffe3fdeb74aa
+#   content hash  1155f8417b8b68d8
+#   text hash     34b798af87c4e4b8
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

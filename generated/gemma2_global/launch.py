@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  e88836f13351ba5f
-#   text hash     54ead9cfdb11fbd8
+#   content hash  9c8917e3407eadf6
+#   text hash     bd6b5d6f2da80680
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0e04575c2284fe2d
-#   text hash     1c80525715c7cd0a
+#   content hash  b6d5bcdc292476d2
+#   text hash     4a4e8b943c02f6f2
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

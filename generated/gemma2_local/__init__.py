@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  64bb8ebbca49559c
-#   text hash     f51189cb6c766ae5
+#   content hash  4853c7bbd1ea03d6
+#   text hash     6a405d5976f6409c
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

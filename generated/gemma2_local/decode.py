@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  d0ba37ae5bccdaec
-#   text hash     e85096775c82ecbb
+#   content hash  8ba04e8760e2f9e9
+#   text hash     042defccec2bcceb
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

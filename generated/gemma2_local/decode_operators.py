@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  fefba83a3f854e0e
-#   text hash     85eef3365ce95763
+#   content hash  4ca249fc37bd8ce7
+#   text hash     1c8c6e2d6b4a77d4
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  e1abb390b764ce52
-#   text hash     f1f0ad32e97221a3
+#   content hash  4627baaff2ffc9ea
+#   text hash     c44c8937955eef21
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  1fcf12116ace307a
-#   text hash     93c032bab32de71a
+#   content hash  dbb1726f63e2f78d
+#   text hash     eb422851d0713cd6
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  809f3662f31df210
-#   text hash     9da3735f96cd2b87
+#   content hash  1a2b80bfcbf68e4e
+#   text hash     05d08f396fc64e1e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a13b6ab5d8e726e0
-#   text hash     21200a2b8bcd1723
+#   content hash  0e63c1832e9e6f7a
+#   text hash     f81081637734e60e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4ec34dbc1e20594c
-#   text hash     20fdd463e83bded4
+#   content hash  a5cf2ae8e4130baf
+#   text hash     e5bb44dc00ab824d
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

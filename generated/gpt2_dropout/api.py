@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  cae3e6e283b5b749
-#   text hash     c4a5169f40e74e18
+#   content hash  77f1bf60f9691756
+#   text hash     55dec41f295d1e56
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

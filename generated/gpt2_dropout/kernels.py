@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e8259e3c1c1e639e
-#   text hash     54388b386778dda1
+#   content hash  7249a5ab9bc2c1f4
+#   text hash     c2576f40c76e5078
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  2b00bc3aafddc15b
-#   text hash     47b834b7bae995cb
+#   content hash  e7a516709edfad07
+#   text hash     f46fb5dad7e7baac
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  07ba2c3b103165d3
-#   text hash     067f0e84b3ef4118
+#   content hash  0e0b2633bc2f2642
+#   text hash     6772400216e0a069
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

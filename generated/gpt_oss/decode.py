@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ad43e9d6cbb418a1
-#   text hash     f58986d57d7ed357
+#   content hash  e519362cb77f6644
+#   text hash     42126ca6ecc80b17
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f19d10f56513e5b5
-#   text hash     c28417acc6cc5d7e
+#   content hash  4bdd71b7d45f08dd
+#   text hash     b53dd0e4d73b9804
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

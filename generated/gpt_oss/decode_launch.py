@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3e7999fd8dc29825
-#   text hash     711bd79e1e5ffe59
+#   content hash  a4a659b76994d9ff
+#   text hash     d44fe0a29e1fca3c
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

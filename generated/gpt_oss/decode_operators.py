@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  8eae0b6febb5aa4b
-#   text hash     282ed2931b226efa
+#   content hash  cc4722f4e91fa5cf
+#   text hash     7cc2b468e578581f
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

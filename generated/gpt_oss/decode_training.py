@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b5fc337d0b067882
-#   text hash     3e4eb51df968ca13
+#   content hash  81da8180c13279d4
+#   text hash     ca27bb01a3c5a8d5
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  69d6bc91be7ccc60
-#   text hash     2638fc5953f0974b
+#   content hash  e25666129d220aa3
+#   text hash     5e4fe7439ce3d6e0
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

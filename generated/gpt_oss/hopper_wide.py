@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  bc0b2c2db9148582
-#   text hash     b1840b97c4f6a12a
+#   content hash  070381793b7ceb85
+#   text hash     2e1da8f76791992e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  23cd3d9603b7473e
-#   text hash     a37122e29256383f
+#   content hash  2171fe22032df78c
+#   text hash     c523034c1e33679a
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

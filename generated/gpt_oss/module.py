@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  96405e9e86d55272
-#   text hash     b5a860b975d61f5c
+#   content hash  9fbea814bceaa5e1
+#   text hash     e0b8199b00e5d1b3
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

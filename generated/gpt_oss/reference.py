@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2aa83a57e3bfec3e
-#   text hash     fc1ae20680f5e66c
+#   content hash  b57c740859c2eb80
+#   text hash     e1ca2cc8e916647b
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  59bffd914aaa0d90
-#   text hash     657e10440436ca5e
+#   content hash  6080be3fbc3479c5
+#   text hash     3f4272d39f703994
 #   render with   attnforge render specs/gpt_oss.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  52dd9f6045de241f
-#   text hash     8dbd98fa1dbd6e4b
+#   content hash  1cbdc45064c0b958
+#   text hash     e7b1fbc3910b8621
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4f575d1119bdf960
-#   text hash     15c3c434d0a87b73
+#   content hash  36ee12b7cea0a16e
+#   text hash     e035d5a73bdac1b6
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b17dedaf2344be70
-#   text hash     72ddcb69ae4dd8bb
+#   content hash  8f7f8d94d9b6f2e9
+#   text hash     893af8de7d27f17a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

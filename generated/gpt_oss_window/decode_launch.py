@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  55e25bea67a98632
-#   text hash     55b7cdb1036f05a3
+#   content hash  1e154df6c6ea34e3
+#   text hash     c6a8df0070f318e7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f2c79131dde1e244
-#   text hash     0379f918389dfd39
+#   content hash  2991c13d99fa7632
+#   text hash     1ae7d7edbe0453e0
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  b388c7983506e3ba
-#   text hash     54cfe35b6312b23a
+#   content hash  11a51a173186e8ac
+#   text hash     933f07fd395465e4
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

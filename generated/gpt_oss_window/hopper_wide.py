@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  00bf009672219595
-#   text hash     4c83d2f1f852ccc5
+#   content hash  0c38821a8dffd566
+#   text hash     ea24aed3e732f0a7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4202688ac2668cf0
-#   text hash     eaa0f118fb26c600
+#   content hash  587a28b1207c2b7f
+#   text hash     cdf89c87f9ac4341
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a31a83880bd463ae
-#   text hash     9c44db5453a648ff
+#   content hash  6619d8356b697e49
+#   text hash     ebca38e317bdc63a
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

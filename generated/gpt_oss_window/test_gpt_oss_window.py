@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d1fc5d337ce91ab2
-#   text hash     781a3ce047821bfa
+#   content hash  a8adcce0ea2bf35a
+#   text hash     c1243407c9b16af0
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  643a2eb7262f4e22
-#   text hash     4bc387f65fe94fbb
+#   content hash  c95801fee582534f
+#   text hash     009388165369166f
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c9d26cdca88c54aa
-#   text hash     79a75a2a180a7255
+#   content hash  36b15ef7f07bc418
+#   text hash     b599d8add4a98cde
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

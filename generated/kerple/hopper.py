@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  04a9a5f5389585eb
-#   text hash     b1de84ec22c02cb9
+#   content hash  547c63a868ed3255
+#   text hash     e56b8a0cb0cdd31a
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  9be6a6dbc5511cfb
-#   text hash     b93ad5acba8b5ca4
+#   content hash  a70c72672d9fa0ec
+#   text hash     49ade051161084cc
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  265a760a4accd037
-#   text hash     338de5b2ef1381a5
+#   content hash  0dcc8dcd88067636
+#   text hash     66913e7496eedddf
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  72428fac031846c4
-#   text hash     2bb87969952bd438
+#   content hash  e11baf093884f169
+#   text hash     6a97456f5ceb8ade
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

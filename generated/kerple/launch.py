@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e37907410d91fb39
-#   text hash     13d1df31c7b62f52
+#   content hash  f5e72f8b6ce6a3de
+#   text hash     fe8b1759acdc5c38
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  39b7061ccabea3d7
-#   text hash     0f7ef7737f055fad
+#   content hash  41d96160351dfedf
+#   text hash     a3b5bf51682daeeb
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  fa72164eb68600e6
-#   text hash     02bab85159a2ad36
+#   content hash  a9e8f37f1274bd47
+#   text hash     848a9a4cad880785
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

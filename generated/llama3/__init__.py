@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  61197cf480e885b4
-#   text hash     b484ce1df0a98e50
+#   content hash  de9ef176413ca7ce
+#   text hash     d6cf3e4fb4561a26
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  843145037f1c5063
-#   text hash     6d3e082ff79bf597
+#   content hash  5bcd33dc5554610d
+#   text hash     b3e03832698b3a62
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  eb0f9018551ed6e3
-#   text hash     0ce4574ab125da2b
+#   content hash  3c6d55536dd974d4
+#   text hash     98c83c7b67031bc2
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2265c42c6f9a9020
-#   text hash     e0b0e9a8f59f494b
+#   content hash  c7916d977975a741
+#   text hash     4ebb2c1495ae4188
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

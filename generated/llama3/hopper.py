@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  ab5044b001cad6b2
-#   text hash     7b9259790e47e1c7
+#   content hash  22b30dd2a1100a34
+#   text hash     57fe3e2ed0780ff6
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

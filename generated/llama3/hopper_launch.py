@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  90ae97e2e71587cb
-#   text hash     4d964e9b233213b7
+#   content hash  d9a030e1380956a9
+#   text hash     642b688776398da5
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  624462c26bd838ed
-#   text hash     7bb8959146d305d0
+#   content hash  43e9e95b1506d040
+#   text hash     221ac6da9d262534
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  36d8536026aa1186
-#   text hash     25abb91ba8af5324
+#   content hash  3e566ad86845650d
+#   text hash     71fd1e8321d74599
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  04507db693fbb46f
-#   text hash     e55068b76ab77a9f
+#   content hash  f2d2441ef21d5b8f
+#   text hash     978e15dfcc2de545
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  44d90549d74c8fb5
-#   text hash     120694f4eec24117
+#   content hash  5ffcdf8a131ac56d
+#   text hash     2bd3cd0f031bbccd
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

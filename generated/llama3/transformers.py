@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e0ced8ed2c98481b
-#   text hash     ad9f648585e088c4
+#   content hash  fd0216a97fddea06
+#   text hash     0ad4814228705d3d
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

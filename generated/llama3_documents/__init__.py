@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d6260ca405afd5f7
-#   text hash     e659f577da34de9d
+#   content hash  8e960097ba59ab78
+#   text hash     a6dceb90f77b15ed
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8bc5292d0a369d2c
-#   text hash     a68f98438072c318
+#   content hash  7d57ed9e6a8f2cb2
+#   text hash     4578c8c54cdb5736
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9c46e1c756bc0b28
-#   text hash     5dafca1a3cd44c5c
+#   content hash  5a0fece52b44b254
+#   text hash     96a8163b3be76825
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  63300607c577b415
-#   text hash     3e8ac77126da04d2
+#   content hash  fd4757575adf4e56
+#   text hash     adc48fb58cbaa852
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

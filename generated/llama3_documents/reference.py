@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  d525f35f85415a6d
-#   text hash     24d9c71b4ac7c06b
+#   content hash  958370325fdbb8c1
+#   text hash     d90af16643720b8d
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  0e36fcddcd0b472d
-#   text hash     8e25c71fa7e70386
+#   content hash  75a2b957f09690d7
+#   text hash     0daf074311909c34
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d8564e596bea8b20
-#   text hash     cf70a32605ef8abd
+#   content hash  2265b6f1d2066bb0
+#   text hash     b64e25b82dbbf952
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

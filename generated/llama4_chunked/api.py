@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  36c6ee81f6e49b96
-#   text hash     21124a92e24a6eb0
+#   content hash  42e0b094f1299a97
+#   text hash     7c04ca9bbefc5117
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

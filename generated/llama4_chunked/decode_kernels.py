@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  7a904989897b4b7e
-#   text hash     5f8af56331ae4dd2
+#   content hash  adeafc9c833e26aa
+#   text hash     1ec9e5f8e19b3e56
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

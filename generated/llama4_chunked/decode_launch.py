@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  293f6656db6febe8
-#   text hash     60659b40ff60797b
+#   content hash  5f5a8586d0adb1c6
+#   text hash     76705ba212cb3e83
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d54789fa82a37166
-#   text hash     378403763dfdc443
+#   content hash  1d69cbcdeb3bb086
+#   text hash     7eefdfa97080668c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

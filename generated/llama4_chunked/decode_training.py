@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  8a82de5fed3e95ea
-#   text hash     a60ddc724e88ee9f
+#   content hash  6fc452b9009d58f5
+#   text hash     d91279c7a31e0214
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6516153b168333bc
-#   text hash     053f35f19bd97ca6
+#   content hash  bf99fff24fbee026
+#   text hash     de61681115257e6e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c16a67f0438c7e41
-#   text hash     398d94c6c289b0d4
+#   content hash  6b812c18af50c8a3
+#   text hash     e6eeeb9fcf7d1535
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

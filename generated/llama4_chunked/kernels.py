@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c04b942133de43e0
-#   text hash     752dc120e43fcf7c
+#   content hash  03c4ee8cbc45dee4
+#   text hash     41bde90127fe2886
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2f85caf43f4b42f0
-#   text hash     adea19573092e88c
+#   content hash  bdf34260d3ce6e32
+#   text hash     ee71a55fd70a11f6
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

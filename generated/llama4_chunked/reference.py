@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a8e9514fedcde5e0
-#   text hash     c483e8750e270f6d
+#   content hash  293149a7eedd9ac2
+#   text hash     a7314e92573b0005
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  56f8980b1e80c76b
-#   text hash     9885f8c468a7290e
+#   content hash  a7fbab8a4fdc0427
+#   text hash     70149f3289280cb2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

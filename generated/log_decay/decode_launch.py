@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  d55c8f5e06a421b5
-#   text hash     8fa1c19d0c82d0f0
+#   content hash  480c48c13be53bc2
+#   text hash     9fcd5f7eac6276ab
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

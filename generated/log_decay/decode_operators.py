@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2e294dee7923493c
-#   text hash     7a2e9338984726b9
+#   content hash  092b7d29fa9edec0
+#   text hash     f6cfe92d36e35d17
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  f618a1d592b4da1a
-#   text hash     3b263a81fd174324
+#   content hash  34e23a376eeaf452
+#   text hash     c0f602aefa636336
 #   render with   attnforge render specs/log_decay.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  fd9f671fe21ad275
-#   text hash     a955dd698c43fece
+#   content hash  dc06757aa4e9f324
+#   text hash     833da3c8479e74ee
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

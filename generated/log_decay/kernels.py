@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  25da0e3008e7bfcb
-#   text hash     67abaddd62d18577
+#   content hash  8a0e15a4daf0234e
+#   text hash     13f655d08843e738
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

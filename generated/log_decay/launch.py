@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  639d3991f0479be5
-#   text hash     3b8e1ef74f5768f4
+#   content hash  fb15cb1944405596
+#   text hash     fe4efc4c8f39e138
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  dd074ea274ea072a
-#   text hash     a0bf805bbf8567f6
+#   content hash  67d764cbb407a4be
+#   text hash     d774a52e225c2bd4
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

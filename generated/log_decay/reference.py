@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  ff7707250c6415ba
-#   text hash     7f2adf059695b575
+#   content hash  36559b64ddae9a56
+#   text hash     3dfe4bdfac576df7
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

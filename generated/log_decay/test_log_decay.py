@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  179ecdbf72a308b4
-#   text hash     ef0dcfc60d2e6792
+#   content hash  623f5fe5a07786af
+#   text hash     a127aafa3fc4b83b
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  fcbbc188d6b3110a
-#   text hash     1661aec9de6c7947
+#   content hash  63f853c0a8cce0e6
+#   text hash     06036b53daf6db06
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

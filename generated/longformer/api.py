@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  814cf3d10b313453
-#   text hash     4f3aba338cfe7a18
+#   content hash  49828146e7e27447
+#   text hash     d33d5d3800f200ab
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

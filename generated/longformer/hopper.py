@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a175d51e44d4f2a6
-#   text hash     e1e4bc921faddc8e
+#   content hash  e9c91a78c486bb3d
+#   text hash     3c4276d85856d00f
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

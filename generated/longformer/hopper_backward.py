@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  83c6f43d6b610bdc
-#   text hash     106ff70af4c5572d
+#   content hash  13852c74c5b939b3
+#   text hash     8760ae0447faff04
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  b7f6c8dc6e54910b
-#   text hash     b0a504a2a553f57f
+#   content hash  538738d8489ed192
+#   text hash     d37816852c27e53f
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  771c496c2329ab6a
-#   text hash     7c10a4d8815f637b
+#   content hash  940920f29b6bd5e7
+#   text hash     bdfb4b0c02f7e2b9
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

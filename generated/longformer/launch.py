@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9d7210af207b3874
-#   text hash     ec8829b97e7d7bd3
+#   content hash  5b6b3cac38990913
+#   text hash     da9811343d790d28
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9dd0847122039a0d
-#   text hash     846f9e2a493e2f0e
+#   content hash  2740f8af652e01a8
+#   text hash     3a925210ddfef0ce
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

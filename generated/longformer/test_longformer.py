@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  064d1306c62a0309
-#   text hash     78c3748039f1b5c9
+#   content hash  a7bafe7e49d8d926
+#   text hash     c4157b910156b503
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  75943ea34aed149e
-#   text hash     194ffff4aaee0051
+#   content hash  59c13ddf268b3218
+#   text hash     83bd7327d022e981
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  58daa18c69ca3530
-#   text hash     c44e8cbdc64856db
+#   content hash  b206ede6eb607e7d
+#   text hash     52c830c8f80c6a17
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

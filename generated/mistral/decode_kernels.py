@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c2c31c83b6cb5165
-#   text hash     2110d2cee04b2ceb
+#   content hash  337bc62817136827
+#   text hash     a9745f9964a87d22
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

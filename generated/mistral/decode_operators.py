@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  7183be86c89d7190
-#   text hash     7ac89c52e90227eb
+#   content hash  b5c6e307c241271b
+#   text hash     ee895d0966cb313e
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  c1de95a20a608ce6
-#   text hash     9a8c84c4c08c4359
+#   content hash  e7139cb1c2ebb7cb
+#   text hash     e1eef1713990f2be
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e170058ecc49ffee
-#   text hash     d4fac3d507954745
+#   content hash  943b4dda41b4ba7c
+#   text hash     692eb051854ab4fd
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

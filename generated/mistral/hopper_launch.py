@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4a1c438b8034462d
-#   text hash     1d9ffe75bbdd9973
+#   content hash  4f8c01c35d324f08
+#   text hash     90c4a79bb3ccd174
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

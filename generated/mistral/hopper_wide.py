@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ce3c29c8289a537c
-#   text hash     4c97e1c373e0e0dd
+#   content hash  358a18d9f3c97ae0
+#   text hash     6505ffb08ec5ec38
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3f906cd9b53c6812
-#   text hash     343e0bd021a97fa5
+#   content hash  49b9799165cf217c
+#   text hash     f63cdbee5e0bfd0e
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3c4108df79bc4a04
-#   text hash     c92b090d9312dd02
+#   content hash  3b9b1181c9cf6062
+#   text hash     f6f9fdaa41349b15
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

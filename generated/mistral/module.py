@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  61c2de357046e2e5
-#   text hash     9ad8acac264b1535
+#   content hash  985e85b8d9868496
+#   text hash     47ac8427203b52c0
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d7a66186e84b5e9a
-#   text hash     f11df70e8ae8f4bc
+#   content hash  d0762fc8111e0b9b
+#   text hash     73882b271a3bc90c
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d2983364b89bb07e
-#   text hash     2034f344c3d6c24e
+#   content hash  fdbd55aaf6ef2353
+#   text hash     b7faf6eef91dae4e
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

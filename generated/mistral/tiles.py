@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4cc4d6406d1940ea
-#   text hash     dd307a1aebdf3a60
+#   content hash  6f817d9da9653ce0
+#   text hash     e919610bc15648c7
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c61e853a4348cd62
-#   text hash     e732fc6480b06b35
+#   content hash  412e8f1978f69ae1
+#   text hash     124b6e2e01e762d1
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9492df89651159d1
-#   text hash     44a8b9da2d8e6d05
+#   content hash  efca5cbb3967eaeb
+#   text hash     642b155d0249a392
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

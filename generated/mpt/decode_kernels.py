@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  67385b33835a0c18
-#   text hash     28dc30d355eb7d99
+#   content hash  7f04a760aa8f0db1
+#   text hash     810d541f324d24ac
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  bad5399e277f7107
-#   text hash     c5b4b7d8b5bd6542
+#   content hash  b05f53dd6b63046c
+#   text hash     ff7b9d5558edf466
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  670a15e5dd2345e0
-#   text hash     7f26cc6302900da5
+#   content hash  8552cc22cc606fe4
+#   text hash     9d16001de7c7f288
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

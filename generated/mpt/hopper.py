@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  c3fe489081bde6ed
-#   text hash     f2e405eb3e04aa06
+#   content hash  999abbee373fe17f
+#   text hash     256099af20817380
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ea72f77e9097c2e4
-#   text hash     1792014ac05baa04
+#   content hash  a316a166f3cc3b63
+#   text hash     1a20a202e6a83783
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  ee8940ad4fdb8f3b
-#   text hash     24dd5855ec2ecf6a
+#   content hash  266965d600b90f40
+#   text hash     0bf103a2b6fa71e6
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

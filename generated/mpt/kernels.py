@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3d4eddcefc718a81
-#   text hash     3a6f068153ec5d09
+#   content hash  306494da08cec5eb
+#   text hash     0280acab048b56ae
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

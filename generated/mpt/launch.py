@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  15c638e5d63de660
-#   text hash     d22b5d67f5c57340
+#   content hash  4f0c6ea1c78549e6
+#   text hash     47e1b36a6cabdabc
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  bcb6e81b55efaed0
-#   text hash     aeec11a5679ea966
+#   content hash  094154a918b4f94f
+#   text hash     04a6485945ff0a1c
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

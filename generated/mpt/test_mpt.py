@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  56b489c9a54e3371
-#   text hash     a80fcb1a74f59ab1
+#   content hash  f40a4635d00ccb7a
+#   text hash     36eafedd838b5306
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f42b132aed1f1867
-#   text hash     914d45fb2b51a3a9
+#   content hash  f4b4e2cf4badf610
+#   text hash     e3e1c7b938aa1790
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

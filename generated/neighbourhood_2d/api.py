@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  ed59b8654ad2fefd
-#   text hash     881924ab2ef5c49c
+#   content hash  ebd722b58521638e
+#   text hash     d3fa7648634366a6
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  40b8eae2a911605a
-#   text hash     0dcc3338e3678a5f
+#   content hash  c89e61a401402244
+#   text hash     4fca6f732c40aae9
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  e93175b3439d64fa
-#   text hash     c02c127b5b183c3c
+#   content hash  de78aa35aadc65e6
+#   text hash     8232322de86e1131
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

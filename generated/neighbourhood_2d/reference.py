@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  47da180d9526155e
-#   text hash     ca30779d134a90f7
+#   content hash  432820933bdf5c47
+#   text hash     12b43b9ae8929e3b
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

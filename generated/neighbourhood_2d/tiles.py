@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  65ff2b6c50a06e7e
-#   text hash     146960f2991affb8
+#   content hash  3b09f279db3c409c
+#   text hash     fb8e9e4420cbd75c
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

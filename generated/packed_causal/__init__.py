@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  e36d01365c247b0e
-#   text hash     56d332fe6cead5e9
+#   content hash  f7f0305a4ff983db
+#   text hash     a325702c49fbf7b4
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  562a2de4a0742028
-#   text hash     c13884878fb9f70b
+#   content hash  8d4a432e3b3b6830
+#   text hash     fc4ab403ff6307b1
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  90a5b4fd57fb9a84
-#   text hash     4e680147f9c2c758
+#   content hash  888a4cd2ce168763
+#   text hash     89847f9e9ca24552
 #   render with   attnforge render specs/packed_causal.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

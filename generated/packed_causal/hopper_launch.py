@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d1bd8a8bada01288
-#   text hash     de40794c4c3e96eb
+#   content hash  6085f97a8f3c785e
+#   text hash     572efd95f50292c1
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d9ab23151a03a28e
-#   text hash     122c524ca3d07b4b
+#   content hash  f2017d50ba4b7f1c
+#   text hash     25e5d278a4bda8b9
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  90a68eaf246a5476
-#   text hash     55c4772c3b26dff2
+#   content hash  382643637e7d4c3d
+#   text hash     c415923726664e9d
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

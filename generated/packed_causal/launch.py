@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  09d205eba4c861a0
-#   text hash     dee9361732a87749
+#   content hash  a1fc256c9023216c
+#   text hash     07f1f34789718ce4
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

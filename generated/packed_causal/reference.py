@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  163ae889edfdd39e
-#   text hash     89f5a2bc32b5f7c1
+#   content hash  d98098ed26354759
+#   text hash     76f4f8cdfa90ce3d
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  057b74175d5ff6d9
-#   text hash     d3cfdfdefb0e4dd8
+#   content hash  4d0a35af2accee08
+#   text hash     ca85b513e0758416
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

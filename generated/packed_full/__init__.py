@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  6bd5516244dd0e72
-#   text hash     04f5f71199cbf9cf
+#   content hash  5ca3e299bf51e605
+#   text hash     cff67c6b9cd4b7ac
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

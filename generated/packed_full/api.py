@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2fc10f4813681690
-#   text hash     3273f485d859acef
+#   content hash  3adca48a8d3c056c
+#   text hash     3c0f8148bb9d3f06
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

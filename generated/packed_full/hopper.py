@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  cbfdccf77ae4c5b7
-#   text hash     1b43c9c80d34c1ef
+#   content hash  4d51a1cb139ef32c
+#   text hash     97e9e3bb5989fa2c
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

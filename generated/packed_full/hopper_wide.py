@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  ee37bdcc645527db
-#   text hash     c55da3b2231ab7f7
+#   content hash  78ae4725159b389d
+#   text hash     89d23d6aff5e205f
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  df525a0ddccc1de0
-#   text hash     5dd9ef407b6d9fc2
+#   content hash  553427b7018c7d7a
+#   text hash     df33d9300eca0fc4
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

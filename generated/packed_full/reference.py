@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  889841dcc9e2fbd0
-#   text hash     9ab3b032ebc8fcac
+#   content hash  99ce5c0873a9a259
+#   text hash     e5eb87b50a33688a
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d274094d2b90a87d
-#   text hash     11ddc0ba748bd4d9
+#   content hash  323cd40da8ac8f3a
+#   text hash     8ba4e75a92aa5f5f
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

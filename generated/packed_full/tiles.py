@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  123f7b81ce85a1ae
-#   text hash     309a53c6154385a1
+#   content hash  3b2c2e1b76b270a7
+#   text hash     7c7e5e0835ec8408
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

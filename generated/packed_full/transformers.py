@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  093f0702b294cd29
-#   text hash     9557d5b2d0dbe191
+#   content hash  218e8004eb7da3d1
+#   text hash     e6575c2a1e03a641
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  cdf39d98e4f16c9a
-#   text hash     6da38bc8ef2f31af
+#   content hash  23f49df38bb8def4
+#   text hash     127c542f1c493d54
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

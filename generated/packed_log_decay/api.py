@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  d8ad838c5c8643a1
-#   text hash     980fc1bbb0aa0275
+#   content hash  f8b624e7bfff4a13
+#   text hash     be803893f73a5414
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

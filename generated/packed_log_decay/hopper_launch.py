@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  6a40acba7f4bda19
-#   text hash     545262b564f20912
+#   content hash  a63784939a5a5091
+#   text hash     7779e6a457e83341
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8a00f6082089aa70
-#   text hash     d51f66b9986d3c41
+#   content hash  65f19d7c4c711f80
+#   text hash     759af5dc358774a8
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  947bc88eea76e29b
-#   text hash     7c7c6b89eea2c8a4
+#   content hash  7aa9a130192fc25d
+#   text hash     c77e3729653c6291
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  641a5d9ca52401fc
-#   text hash     9d320b9c85047e4a
+#   content hash  e449d76fd1dd4735
+#   text hash     26ae2a9a8291715c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  4971dff9dc67b0dd
-#   text hash     e08ea2ddf8be790d
+#   content hash  69f15ad560a90205
+#   text hash     f4e2681da30b2a3d
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  0d6263e10397a957
-#   text hash     856f5f4ccc296bda
+#   content hash  bdbde8e1dab57628
+#   text hash     006cac315d85fe69
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

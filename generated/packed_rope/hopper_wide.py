@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3970807d435fd691
-#   text hash     86e8e79c7b6f3da7
+#   content hash  3de046cffaeae79c
+#   text hash     2e6c041257f7a2c3
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

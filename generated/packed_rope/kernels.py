@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  77af49b7085df668
-#   text hash     2d55d15a791dc082
+#   content hash  8c50cb2df7e3c749
+#   text hash     374591ec9621ea3a
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e56bb395c3dec9a5
-#   text hash     2af356359904de74
+#   content hash  718c0e5659b67c0f
+#   text hash     e86b7c8f18ac81fc
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e2fe6e9d84c08a7b
-#   text hash     dee69ac5bf25a61d
+#   content hash  f6fd2f17da06a71e
+#   text hash     5ec2231fab5f5844
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

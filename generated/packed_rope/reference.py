@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  fc7a935e2bbcabbe
-#   text hash     6b53e959a520428d
+#   content hash  38fa3975f542abcb
+#   text hash     5e523b12cfc3dceb
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

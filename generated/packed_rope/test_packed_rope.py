@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3a17f55ff5cdeaaa
-#   text hash     a88e0284a393c5a8
+#   content hash  6b239487782836e8
+#   text hash     bf497f9b8ba5cd8f
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

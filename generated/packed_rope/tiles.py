@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  75712bcc08ca1d1a
-#   text hash     2656724777c03847
+#   content hash  b9cba2e949ec0295
+#   text hash     b2d842a11413928a
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  d5cdaafc8087d347
-#   text hash     c2bade185522db59
+#   content hash  b4b33e153b088a48
+#   text hash     574a31d733f317a0
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  ceb4679468f6701a
-#   text hash     4c38435d4ccf5f28
+#   content hash  9b891b88cf06af2e
+#   text hash     3d4bd344ba51b3b3
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

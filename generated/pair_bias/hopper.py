@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d35a41c8f51f0cb4
-#   text hash     726f8d0ef1b986d7
+#   content hash  ff9dfb760588b61c
+#   text hash     4813733b5fcc4ce1
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

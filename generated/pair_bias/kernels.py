@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  c5877c74d9178d34
-#   text hash     70fcbb24997aa060
+#   content hash  af9f3a7bc71f601a
+#   text hash     be551d03a0142103
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  bc54c7c464689321
-#   text hash     3ce5b8759df3f657
+#   content hash  d6f019cec15861e2
+#   text hash     9438ba4a5a639e26
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

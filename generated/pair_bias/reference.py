@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  77e4b0330c71b800
-#   text hash     b4a106c88485fe34
+#   content hash  f688eaaec36b8e35
+#   text hash     b6812498a517be0b
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  055075fb0c70cfc8
-#   text hash     2832b6cfd020c321
+#   content hash  61e01c3d6868609e
+#   text hash     c9721c1476744ae4
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  4b2e60d816d66e3f
-#   text hash     624bcb2a9d44e808
+#   content hash  1d3350d0c2e2a718
+#   text hash     a6d5543cd3dfd180
 #   render with   attnforge render specs/paligemma.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

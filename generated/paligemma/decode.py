@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b8d5afb9967a9497
-#   text hash     7efc96225eaad1d0
+#   content hash  dd0312f4f991b9de
+#   text hash     32504cda5ce1d5fc
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  094014b2b512bfb3
-#   text hash     08a2a5b352f32974
+#   content hash  6a3e20c4cc35bef1
+#   text hash     a4c242a079827d1b
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0851e87b529864a1
-#   text hash     d5bca80d138f8153
+#   content hash  7f4ee88f7398aec0
+#   text hash     9b3ac6aef92072c7
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

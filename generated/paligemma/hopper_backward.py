@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  f968b7c7ba4ebe0a
-#   text hash     aa604e50179d7c04
+#   content hash  61c65e23e9670562
+#   text hash     6608fc4109c45de4
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

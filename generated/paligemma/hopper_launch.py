@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7ca0fbc51cf74200
-#   text hash     4d59231eb2310b1d
+#   content hash  10e1581b66147825
+#   text hash     b9fae307df8eff6f
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  cbdddf6d15e40da4
-#   text hash     10614f152f87880e
+#   content hash  224b7faf835b7a37
+#   text hash     6629c8e3ccd334d9
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  2a7f29dc6f842cb2
-#   text hash     b723529fae5364e0
+#   content hash  842dc383e1498fa0
+#   text hash     076233ddd1eb343f
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  a4da68512d1dbcc1
-#   text hash     5658e26e649b18fc
+#   content hash  735497844d73bbd3
+#   text hash     90dc9e9597d6e664
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

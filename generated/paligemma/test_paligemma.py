@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  5f6413b2a1fd29e1
-#   text hash     53d88c8a547b4905
+#   content hash  b02727b1a3d3e6ce
+#   text hash     82b0b2631d1441ef
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7d9e7c33dba6bb07
-#   text hash     e4f27beabfa95248
+#   content hash  95211aea79755285
+#   text hash     9d19e4d86336f034
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

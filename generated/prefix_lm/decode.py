@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  acf8e2cc6a73fb7e
-#   text hash     5d8720a4c3913cbc
+#   content hash  5ec20409eea43f24
+#   text hash     ff20e6815200be46
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5a6ae5a96f3438c9
-#   text hash     bd5899ab05eb5c6c
+#   content hash  ed4250ae92cf9766
+#   text hash     e587255c7062abc2
 #   render with   attnforge render specs/prefix_lm.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

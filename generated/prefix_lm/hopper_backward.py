@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3192e2f8a5c8c956
-#   text hash     06f2fdcd27fca025
+#   content hash  9451dfe1d4de15c1
+#   text hash     d3e861696738cf63
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  9f004140e2b4d372
-#   text hash     6086b072a834ae85
+#   content hash  c5baab2e3f113fa2
+#   text hash     8ffffccb758a53e7
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  af01355ca4c02332
-#   text hash     2f30a8dd399ff708
+#   content hash  fbca0b2817073f71
+#   text hash     d96e86103e529c52
 #   render with   attnforge render specs/prefix_lm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  8f81b6f38adb576b
-#   text hash     01d6706b2ffe2d9c
+#   content hash  a4d7472e3cd04dc2
+#   text hash     0bb29618f63dfa87
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

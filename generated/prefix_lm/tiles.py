@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  794e85409cac1f33
-#   text hash     46fcd098ba006a86
+#   content hash  de1ac199c4e46704
+#   text hash     b0f7ca00bb0b6fd2
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

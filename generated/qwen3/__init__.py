@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ac022d11f9b4a45b
-#   text hash     e553af9a708dec38
+#   content hash  16594e92e6c3cb23
+#   text hash     65229a1fc940f44f
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

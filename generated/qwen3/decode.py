@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  ed3879bd1d27437b
-#   text hash     788ac66e01af6c33
+#   content hash  1a3fd34987a989e0
+#   text hash     bb17a7c533717780
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  20a2676d4c0c5e57
-#   text hash     19fb98b85106fab6
+#   content hash  132820c6d7729e5f
+#   text hash     8630b007724c87b1
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

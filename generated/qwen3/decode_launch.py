@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  328a4de72ddbd94a
-#   text hash     a63c392e0d2c1c3e
+#   content hash  9957441a8be4089d
+#   text hash     5589db8b878c49dd
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3d685015c84104db
-#   text hash     5197a58146de4f0c
+#   content hash  30007e8640b7528c
+#   text hash     a5557844ed2314d2
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

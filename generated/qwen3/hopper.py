@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  3e985f8f9bbbaced
-#   text hash     3c6bb72a79180f21
+#   content hash  cfc4e81ef6622d9c
+#   text hash     7a032acd9ed4920e
 #   render with   attnforge render specs/qwen3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  49bb2827b420cce4
-#   text hash     e8b531e4ed9d493d
+#   content hash  5c903e8989875720
+#   text hash     4c8b143a5f4e0e67
 #   render with   attnforge render specs/qwen3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

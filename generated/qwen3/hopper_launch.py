@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2b1a43246943829a
-#   text hash     205fb4a84e992cef
+#   content hash  874f62aa8c24b731
+#   text hash     9ca349cdef7e044a
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  6492332c8c3fc09f
-#   text hash     828dd9021928cdc1
+#   content hash  b608191d9ece6039
+#   text hash     aef84f12e8d8160c
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0352517fa39d9d75
-#   text hash     89c7e5c8169c2306
+#   content hash  04dd84f73ac370f5
+#   text hash     488352104ae3c0a4
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b6613bd9f3a61e79
-#   text hash     927125e795f5bced
+#   content hash  92eaf267f726fc1b
+#   text hash     4c883ca83bc2dd13
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  199cd5c77bf65157
-#   text hash     65aa10b2c4e16789
+#   content hash  33696afafefdeda8
+#   text hash     0f4a0aa676638c6a
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

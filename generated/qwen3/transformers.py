@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0373e1f74b01bb2d
-#   text hash     127d54726b1c65e9
+#   content hash  b316d29390da9077
+#   text hash     69301030607201ac
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  0bd2d96bbdc84ddd
-#   text hash     47a00df0b028545f
+#   content hash  ec1d8098d34bce39
+#   text hash     6859f36100440796
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

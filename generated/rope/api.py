@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  003f99a37376122a
-#   text hash     ff7c672d34d4234f
+#   content hash  88e242ecae19818f
+#   text hash     1fce398a83ad981b
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  9017d3e6befa9c27
-#   text hash     767a88e7a83bfb50
+#   content hash  bf936e4ee357553b
+#   text hash     15f80b7bc6fbed80
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8446b46f4a0ec19d
-#   text hash     d8cecc2b69547cdf
+#   content hash  bc8a13d8498ec4c4
+#   text hash     34e932687db6052d
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

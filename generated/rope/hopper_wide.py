@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b32cbc55ba4d104f
-#   text hash     d3744acd52b445b8
+#   content hash  1f196bed592db541
+#   text hash     e97732977299c145
 #   render with   attnforge render specs/rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

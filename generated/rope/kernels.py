@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  251bc19866030b3e
-#   text hash     fe0849f3d346c7da
+#   content hash  b85cb72f9a2eefd0
+#   text hash     068d27641f0ce314
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

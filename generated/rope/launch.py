@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  75669d418ac00346
-#   text hash     3b9bfb302b235a9c
+#   content hash  c3939de82f8da00e
+#   text hash     fb67eb0af1aa6e74
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  5df10fd33f36ab8b
-#   text hash     e6a7d34c56045ace
+#   content hash  b77a0d1203fc4fe6
+#   text hash     8a7e192b1bbf7625
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  a1a0de2342844940
-#   text hash     fd2c2b9a91a66ba7
+#   content hash  335b396d8c2f15a7
+#   text hash     7fc2d8b036625a7b
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

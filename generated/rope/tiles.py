@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  afb17517896e0b7b
-#   text hash     544964388dc9ae44
+#   content hash  fabaee1bd7eda2ee
+#   text hash     9544e75bd489571d
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  e6b8a969b7b92877
-#   text hash     2c2da530b1b30150
+#   content hash  5643cd863a93c8b2
+#   text hash     26d80997249da7fe
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

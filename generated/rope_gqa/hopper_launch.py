@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6f84a9cd6cf8c07d
-#   text hash     b71fb02b2492271c
+#   content hash  88e7710b444672f9
+#   text hash     bcb19313957d8645
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ab64477416771b13
-#   text hash     5f6ea1d9d3eaf9f8
+#   content hash  d2aace0cb2b782fd
+#   text hash     eff78d9c091ab051
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

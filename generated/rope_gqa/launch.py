@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  376a1915ec0d4acf
-#   text hash     322a4a920bb1ce41
+#   content hash  5f703538fdc5e725
+#   text hash     127c4959e1c3f87b
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  6800e14aa0cec5fa
-#   text hash     923305b6f50d59a5
+#   content hash  d492b2f844147bd7
+#   text hash     d8af100799e5aaef
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

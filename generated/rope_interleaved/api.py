@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0e78c3a353f09792
-#   text hash     3e65df59945b6d05
+#   content hash  2f4a3d44d8eeaf26
+#   text hash     5072aa7d2fdf2682
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

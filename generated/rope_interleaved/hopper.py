@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  d1c9d5cb078f0f6f
-#   text hash     cec750e2564dabb6
+#   content hash  2e1155b52ed28f45
+#   text hash     a8aab71da1e96972
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5d86fd97f3379b06
-#   text hash     7bbd3325e7b58915
+#   content hash  a3926db2f57d4e3b
+#   text hash     f31f95f3cf9756dd
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

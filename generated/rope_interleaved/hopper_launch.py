@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a18c0675a1744af9
-#   text hash     764726df9cefde7c
+#   content hash  5e07c727d808a3c7
+#   text hash     3b0a59a3448e172c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

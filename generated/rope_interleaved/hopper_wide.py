@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  6e3aef394f580d7e
-#   text hash     9b88c668311e69d2
+#   content hash  2ba7b1911a64c8fe
+#   text hash     df0fb0b73f62070c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

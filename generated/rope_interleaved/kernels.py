@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  236ef80a7be796b6
-#   text hash     f9430b202e0f9611
+#   content hash  e05a4baf933d2859
+#   text hash     f80a5a9919eb8bd0
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  9a98c876174cc28d
-#   text hash     f8d94964db0fa59e
+#   content hash  a6c82702a7af5adf
+#   text hash     97379954854b9670
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a2294f766a4494a7
-#   text hash     9980ad4c41aa4147
+#   content hash  a4091a9a88256ad3
+#   text hash     cb0070d7dd17756a
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

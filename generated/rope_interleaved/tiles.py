@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  37df4772b376d02a
-#   text hash     0f7ab64575c98932
+#   content hash  0bfce6f63981ce69
+#   text hash     d0fd1247d810c752
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  e2e232f174a12ce4
-#   text hash     8a1c2264cb4a9317
+#   content hash  7c3be83b68ed37fc
+#   text hash     fb4c506197def220
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0350c3f0222e56b8
-#   text hash     d483aecf6744a733
+#   content hash  b07bc101a7e646ad
+#   text hash     78d0b582512e2fac
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

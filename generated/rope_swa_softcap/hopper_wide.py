@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  decf6c514f9bbc05
-#   text hash     6d10a11b1aa09b27
+#   content hash  3cacca5d91c72c19
+#   text hash     622833c60c2dd4da
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

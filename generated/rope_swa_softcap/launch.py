@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  2cbc2955a807b491
-#   text hash     07bcf9f8ce4b139c
+#   content hash  79640414aa807641
+#   text hash     4ec8e9d6827229eb
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

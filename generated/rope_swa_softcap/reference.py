@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  fe68bcfd3ce4e94c
-#   text hash     976c51e9aa0369a9
+#   content hash  25b1a9eb25d9de67
+#   text hash     0409e4ad8e5a712f
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  0dbba4556bb3b02f
-#   text hash     7aa970924f9c1f16
+#   content hash  dcb1b1ceff91d89f
+#   text hash     797fcd91d0bdfe82
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  02be9ca9a00e232c
-#   text hash     24be9d535916aa35
+#   content hash  13fb178a8669ef52
+#   text hash     6c0c3dde74d994d5
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

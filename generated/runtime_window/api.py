@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b95c5f71eec2edbb
-#   text hash     2343fcd91ef153d8
+#   content hash  b084aba31c9ef72b
+#   text hash     71dd8cb358df3a67
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  d666af9f4fd7009d
-#   text hash     8662e4d382ae1693
+#   content hash  09765e0de3563b3c
+#   text hash     16196af44183119c
 #   render with   attnforge render specs/runtime_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

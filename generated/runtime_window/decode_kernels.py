@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  262a76fcc5ed60d6
-#   text hash     d6c4181deb397f90
+#   content hash  24419e6c50d74b9c
+#   text hash     c0bd0330cf01674f
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  0629011760e684ee
-#   text hash     2a863888624810ce
+#   content hash  9bdd96458963d2d4
+#   text hash     537cad496dc8d69c
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

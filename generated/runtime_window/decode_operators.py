@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c41e652032fc8a3c
-#   text hash     d9dbdc4ccd45e3b6
+#   content hash  907c136752300d80
+#   text hash     ed94130e8303a400
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

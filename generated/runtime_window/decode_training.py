@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  aef3698d6c24aed7
-#   text hash     061c6442d75df773
+#   content hash  e1e5f2f214d1e9dd
+#   text hash     7afe368274de0ff0
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  5cc9404b5908c9a3
-#   text hash     6d2cdd87986b3c88
+#   content hash  9f9b4c400e3f6607
+#   text hash     0e20406dd5a26d67
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

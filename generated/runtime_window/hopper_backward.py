@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  3cc181386c838cf2
-#   text hash     cb02a544a85d0608
+#   content hash  6ea79294f5a84b5a
+#   text hash     c9c3bf996ef13ac4
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  bd44519ba35dc86d
-#   text hash     89cf518628453a22
+#   content hash  549d6ae9c4be0d80
+#   text hash     41034e36d9f256c2
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

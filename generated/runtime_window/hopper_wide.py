@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  56db2c88160fe5c6
-#   text hash     36d4265fa7630bb6
+#   content hash  1db4b23390f5c765
+#   text hash     1ef9a67c3c671508
 #   render with   attnforge render specs/runtime_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

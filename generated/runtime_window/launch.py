@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ea8b5820f1de2892
-#   text hash     b1a6640168f0a1bd
+#   content hash  ebd63566df41160a
+#   text hash     e9be5d6198403ed0
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

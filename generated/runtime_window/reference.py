@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  dcec514f9a8ebcdb
-#   text hash     df0db7aac213f90c
+#   content hash  b22610bb41af40d3
+#   text hash     bd001ac9080a2737
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

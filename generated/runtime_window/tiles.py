@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  96cd491d590f09ea
-#   text hash     c6afd70ecb331d30
+#   content hash  f1452a4213b1388c
+#   text hash     493ee78a7a9b107d
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f3be7fa5d6f2c665
-#   text hash     61fbfa7f5debf0ce
+#   content hash  2c7e6da1a4c954ef
+#   text hash     533f831204e76496
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

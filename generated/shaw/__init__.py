@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  1074944af7c8a868
-#   text hash     4f75a68979da6372
+#   content hash  9778b993ad3ba678
+#   text hash     84afcb35b3d9cbee
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  0b7670e6c2852927
-#   text hash     75789f1979a2bd60
+#   content hash  b424ea0650e6737f
+#   text hash     1ebdeb304fbddec2
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

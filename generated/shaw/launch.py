@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  3077878eae580fa8
-#   text hash     08f1b5ab0a1caf46
+#   content hash  71efecf6d69c52dd
+#   text hash     37e0a5dc48d7e0f6
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

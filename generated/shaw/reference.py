@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  892ca86c03c49619
-#   text hash     871cb241af03193a
+#   content hash  917f97f2870920b0
+#   text hash     5075cd8fbd00963c
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

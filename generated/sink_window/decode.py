@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b6048657cb7f9a14
-#   text hash     8002a7ed917a59fb
+#   content hash  3ee84cb75cb7b93e
+#   text hash     c7405c78aeda8de0
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5143da2f71f4778e
-#   text hash     e82928f0ea27f354
+#   content hash  280a11b9005da5a2
+#   text hash     39440fd017f56ab6
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

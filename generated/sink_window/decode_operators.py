@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  08bdbd10caafccc2
-#   text hash     e2301ddbd63806fa
+#   content hash  3e4fef93a14c388b
+#   text hash     5c05ca406e791690
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  628233bcfc99890b
-#   text hash     20ca85652f670bd6
+#   content hash  8806b67fe43ab745
+#   text hash     ea53e3addcb3aeb8
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

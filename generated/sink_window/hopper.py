@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  a259458472e7d58b
-#   text hash     2168f052a78fc1fb
+#   content hash  b2ecc7f312219638
+#   text hash     01e245552abcccf1
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

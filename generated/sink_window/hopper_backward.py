@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5003dd0ea1781190
-#   text hash     32a8a20bc8402116
+#   content hash  66ae4a8abedc6fe4
+#   text hash     cd1be0c1a20098e3
 #   render with   attnforge render specs/sink_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8e7ea95aba6db148
-#   text hash     c3d65b3ffca7a9e2
+#   content hash  8bcfab4b1e267173
+#   text hash     c28a6c883ef940b0
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  cdd91f437c67e1f5
-#   text hash     f1fc8e5a95d4e172
+#   content hash  10449f3078590658
+#   text hash     29687fa85c17d8e4
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  409eaa20f69e7661
-#   text hash     40050b2c1635abdc
+#   content hash  d6c94a243a976ab7
+#   text hash     477a9d003f2bc859
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

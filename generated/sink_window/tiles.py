@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2733f6af8c7d8dbb
-#   text hash     7e22d8f387f63643
+#   content hash  1a178c2a9d4beb9b
+#   text hash     90ef3cb6f8048df1
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5147ff8d8a3f31ac
-#   text hash     97a45353ac6da9da
+#   content hash  ff2060e5aafe7808
+#   text hash     a763f723444a7a90
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  3668856c4ed69cab
-#   text hash     52544c2949e45ff9
+#   content hash  1c58f945b5169128
+#   text hash     4218f5369e1a6871
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  cb145f55be21f5cc
-#   text hash     9ade86e6c9b26adb
+#   content hash  fc192acdecf2b211
+#   text hash     eb552dc827eaacda
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ef95d2fdbaec8120
-#   text hash     f48975d49dc7c6a7
+#   content hash  64629f9bc48d74c4
+#   text hash     dbbc44c735b7ff03
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d9153c4cd13f9297
-#   text hash     6ae108276257a596
+#   content hash  d39953269dafcd9d
+#   text hash     25f17461935692a2
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  567a62826ee5780a
-#   text hash     10d6e59fa720bba9
+#   content hash  a8beb36bb1318538
+#   text hash     f711898e3fe7c04f
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  732141bc35bada1c
-#   text hash     ff50b20b9da6f615
+#   content hash  873abdc67daca981
+#   text hash     a8aad859f2217f70
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  ba0f644d8e7090d1
-#   text hash     543b21b444cc4f84
+#   content hash  a08c993ecabef828
+#   text hash     4815fb843a6df47d
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  768d426d0d685962
-#   text hash     6d45c25073bd8518
+#   content hash  b31ab210c0fdcfe5
+#   text hash     5f4679c03007bf98
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

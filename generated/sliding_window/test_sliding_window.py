@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  dd0201b49a0c492e
-#   text hash     a4fe4ce249fe5456
+#   content hash  a1f4c16c4088e931
+#   text hash     5d30eaa3a0ba770e
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b37145171901950d
-#   text hash     78cabfa5052ed0c8
+#   content hash  7330bb02190eeff1
+#   text hash     40c16e5247ca46a6
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

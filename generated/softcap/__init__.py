@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cce3a1282725079d
-#   text hash     9217d366e6367ef2
+#   content hash  7090e9109dd97387
+#   text hash     0e0f29530f32a11e
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  a5d46234010ef46d
-#   text hash     02fc9c451d06cdb0
+#   content hash  5ed7ba6978923569
+#   text hash     8f159e7301e740c9
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

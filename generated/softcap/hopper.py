@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ad7634aac2181e0f
-#   text hash     23fb6b48d02ccd40
+#   content hash  703aba83f183c90f
+#   text hash     64507489950a7719
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

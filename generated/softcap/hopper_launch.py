@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  836c7a11ecc60fee
-#   text hash     3b472dc829e91fcd
+#   content hash  5fe00ddca588f5bb
+#   text hash     838def54ae707132
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

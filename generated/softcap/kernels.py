@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  04c925c0d247b3a4
-#   text hash     fd808ee02d84f255
+#   content hash  dc4829adfb154e0c
+#   text hash     747a588a87a70061
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  59b51de82ae3b790
-#   text hash     5158f21a100b30df
+#   content hash  ba3b44a741cda79a
+#   text hash     6ee3982bf5b77b64
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

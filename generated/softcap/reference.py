@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  271156f55fe8cf94
-#   text hash     d28afeb8c7418cca
+#   content hash  aa7ed8639aacd3c8
+#   text hash     45f6517d1127bb84
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

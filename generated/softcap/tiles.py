@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  623147f3d3c671e1
-#   text hash     baf2bf0e8cb666a9
+#   content hash  7057d110a34f1d2c
+#   text hash     e47c1074485ab070
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  68b4719f34770b4c
-#   text hash     6590962109b2a881
+#   content hash  f3ac4ea24c7e21a4
+#   text hash     82b608cdc1891389
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  a4522b1d2a14608f
-#   text hash     3bbd8b3f259415c4
+#   content hash  fcd381a9d1d12778
+#   text hash     db3e30e6a87469b6
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  da919b6bee7a1822
-#   text hash     d48febff0cc46ffa
+#   content hash  b4e6ea326f7b37e7
+#   text hash     6ec6d0bfbb59cb71
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

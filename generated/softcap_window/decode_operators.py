@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  de574f329b503b3e
-#   text hash     019ef9c09946e73b
+#   content hash  dc82258d93f17726
+#   text hash     fb721c325b4ae8c6
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

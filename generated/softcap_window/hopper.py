@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2cf874173871cce8
-#   text hash     c431a5e2690c18a9
+#   content hash  18ce43cec9bbe882
+#   text hash     4d9f243f5f679280
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

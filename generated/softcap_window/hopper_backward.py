@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  6b5aa649045a62d7
-#   text hash     62810fc1756f0b74
+#   content hash  69ff087fd0efeecb
+#   text hash     67c9cc3a3b7fa1ef
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  167907248ee0cc72
-#   text hash     a96ef53b55b4931f
+#   content hash  05a35f712d11ff1e
+#   text hash     0263288cbd177e43
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  829f4c390b2ba43a
-#   text hash     d27302c85bc2162e
+#   content hash  213269585f8974cf
+#   text hash     dfa1ee174ea622dc
 #   render with   attnforge render specs/softcap_window.yaml
 """Causal attention with scores capped smoothly at 50, to the most recent keys that each call asks for.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  828b35e5928e811c
-#   text hash     52b2093ba0b6c6ad
+#   content hash  81cda06026d961ad
+#   text hash     8369c5b7f85b791f
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

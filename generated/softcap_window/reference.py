@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  2f21ff13b276c093
-#   text hash     7484ffcc454d73d5
+#   content hash  32b8520e24e1d954
+#   text hash     1e11317e57e68306
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7e6ab52338d2400e
-#   text hash     cb0e7de61f884f5e
+#   content hash  7fea0f19947cfc6b
+#   text hash     0520f74470adf216
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  55cc8e2aee107ad9
-#   text hash     b48e9d4a0086f7f9
+#   content hash  8c679cdd74850eef
+#   text hash     9d6514a17c20c604
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

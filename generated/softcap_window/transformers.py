@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b56697d319e70801
-#   text hash     75b484c5a3828b49
+#   content hash  f36f05e2cd9c63c9
+#   text hash     6bb71e3ca1ab3b60
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e7940c651470f405
-#   text hash     60686c956c13f67f
+#   content hash  dee77a52f32799d3
+#   text hash     4de5566d77a8f0a8
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  53d3a0b1be79c244
-#   text hash     f8505c72d5d2394f
+#   content hash  e94f766c768e5e5b
+#   text hash     0bb1952097da72ed
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

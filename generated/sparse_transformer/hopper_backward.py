@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  2d33a619cdb9a52a
-#   text hash     b7d14fa553a3bdef
+#   content hash  a7853c3ef5d02073
+#   text hash     2ac84f3dea4abc32
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

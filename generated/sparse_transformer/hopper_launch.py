@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ed86be61901996b7
-#   text hash     50fcef1d2006d10a
+#   content hash  677d2b6b9916d9ad
+#   text hash     f142f2e7e17c63c6
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

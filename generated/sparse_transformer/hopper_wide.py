@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  8a18aaf92cf7ae43
-#   text hash     6afe2f980d4c4aa4
+#   content hash  0f1b50ad3cc1aa57
+#   text hash     7fc5fbfc3704935f
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c10cfe377dafb693
-#   text hash     3c80b1424e264b6c
+#   content hash  d8ce4c55635d095b
+#   text hash     6ee5930e4d53980c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  ba960398e185e0e5
-#   text hash     fbec68277a4e0192
+#   content hash  861d8a61fe12b3bb
+#   text hash     da8fbd17973533ee
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

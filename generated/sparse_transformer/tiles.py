@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a2f26964b5b1c140
-#   text hash     471f5d24b89d22d5
+#   content hash  798dad6e3f0d249d
+#   text hash     ce7a252550b74c4c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2b41b979f0bf573a
-#   text hash     11998de43929c171
+#   content hash  a0cbe29db43cf982
+#   text hash     f4ebcb9d8db1b08f
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  220eca06f7f1fd60
-#   text hash     5fb963f4ee60f98f
+#   content hash  0ca09d6b85dc88ad
+#   text hash     f2f3fed0ef068dea
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b5cd154f7be34474
-#   text hash     1934bf799ed64425
+#   content hash  85e06a7d8ad18ec1
+#   text hash     3a9c4360841df8f6
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  5e3da0d96f35a392
-#   text hash     3ca9d51e2b5a3e40
+#   content hash  844c4d9e6ed4dd28
+#   text hash     eb4c888147a11f5e
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b166f0ac505e861f
-#   text hash     89af75eb08030d77
+#   content hash  af5358216df7b8ee
+#   text hash     a4c12e5de97eda6e
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0232ce1c7081bab9
-#   text hash     67753069c2255f38
+#   content hash  470c3d353ef6baaa
+#   text hash     cd3de120fa3e6bf6
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

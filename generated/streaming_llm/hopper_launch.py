@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1d95dca46711c9bf
-#   text hash     26e830fbe61de16c
+#   content hash  98c70be42e4213b5
+#   text hash     7f0c2436c54b8095
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

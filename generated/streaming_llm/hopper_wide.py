@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  cb7d68b9e86d7888
-#   text hash     f9844b0333fb80fd
+#   content hash  c4f09eea0eae45e1
+#   text hash     9260341e2b3937e6
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9b45273307eafd08
-#   text hash     9ed62d2bfdb24605
+#   content hash  eea735cc56539e93
+#   text hash     84f8c7bc69b31926
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

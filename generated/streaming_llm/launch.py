@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  9f4ceef6d17c3d14
-#   text hash     5c1dba901905737f
+#   content hash  03cd5ea960a2f9b1
+#   text hash     f92d8b5990c817d6
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

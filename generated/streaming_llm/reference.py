@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b4c394103e24074e
-#   text hash     6e3d5fb56d583689
+#   content hash  f440056f54ab509b
+#   text hash     a1f153b687edf709
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

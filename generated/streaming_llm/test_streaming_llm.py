@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  22bd21826a8b14c2
-#   text hash     514e5bda536d8fab
+#   content hash  afdae66841a03d58
+#   text hash     23cd445a828d961a
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2532e4648906ff5a
-#   text hash     1991a39d22925396
+#   content hash  cdca68d310a8a39e
+#   text hash     0cb2db1b1a4a3e86
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

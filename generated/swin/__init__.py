@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  7113d2b6f2bb9cf1
-#   text hash     3fcc4a5035c4f7a7
+#   content hash  61b522363d2c665f
+#   text hash     bd3028fddf75a81e
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e28bb6950c2d21ee
-#   text hash     5605034b353cd235
+#   content hash  07aecf443933a35d
+#   text hash     c5703fde3adf3563
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  812408c30f75ca1a
-#   text hash     d6174b2af10f0e30
+#   content hash  9678e6debd4785ea
+#   text hash     575f1276a610b637
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  808e5152272f764a
-#   text hash     920f6055f3f6c06a
+#   content hash  61e2bf2dabe9f087
+#   text hash     8159d2bc4c4a9c3b
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

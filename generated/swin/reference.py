@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  e0aa95093bde52cf
-#   text hash     86441e0c1972acb9
+#   content hash  d4e5f2b4840c7804
+#   text hash     77cfee5f84dfc3c9
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  985839affbbe6a87
-#   text hash     c93c39567f15d333
+#   content hash  5a01185255ccbd99
+#   text hash     e3c204a2260d189f
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

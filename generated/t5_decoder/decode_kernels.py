@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  f30ce2bff11f6bb9
-#   text hash     ad677ef44d3897c6
+#   content hash  939027b373a46ae5
+#   text hash     6b69fcfe1cebe2d5
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ed86c1d2490557e3
-#   text hash     3a5f25a95053a6ab
+#   content hash  7e9a184130cbf4f7
+#   text hash     cad922acddbb50a7
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  aa49856455afc26f
-#   text hash     e436aa18d30837b1
+#   content hash  5bccb93aceb2fd94
+#   text hash     f019eea0b7a31bd3
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

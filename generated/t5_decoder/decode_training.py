@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  1af25001d3b0850c
-#   text hash     6aa3f31fc0b3be99
+#   content hash  ed0068145b6e249c
+#   text hash     956ed18b0df52e08
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

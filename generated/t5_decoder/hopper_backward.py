@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  19e2a67ebe5f4feb
-#   text hash     b6de0124f78e09cf
+#   content hash  82f09ee15b7b74cb
+#   text hash     048f910dc505f0d4
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  80f1af2591197ff6
-#   text hash     38eb876970f7ee6c
+#   content hash  2dc896729b6fdfba
+#   text hash     390a3c0e0365556b
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  e77eb4ccfde95e79
-#   text hash     2ff7ef53c2234870
+#   content hash  3b393eeb0a989d77
+#   text hash     7d990e1d90fabf88
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  d1df766c78e3cda1
-#   text hash     eb76d6dff5cce450
+#   content hash  58301904bd3793ee
+#   text hash     eb850298a329ef7a
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  3ce2fdb48a32c0c9
-#   text hash     d06f763daedc7889
+#   content hash  c06d8c4b738926c0
+#   text hash     b392f76b74ebe4a6
 #   render with   attnforge render specs/t5_encoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  765ec991f82d0161
-#   text hash     48944d6ccbd16fb0
+#   content hash  8453098e3fa51e24
+#   text hash     a0be62714fee2663
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

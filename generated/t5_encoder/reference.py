@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  dc3f3f18f5ce0d18
-#   text hash     7b625ca3ce7a9942
+#   content hash  c79d405d85a43fa7
+#   text hash     58ede23fa036041f
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  59d3ba192a2d6f65
-#   text hash     4c0de17274724868
+#   content hash  9181a265ff6c158b
+#   text hash     78fc875bfe42ae41
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  fc2ccfca07fbab99
-#   text hash     1b3e33e6d9503bef
+#   content hash  5af51c4ac3cf4ced
+#   text hash     27203b7e2efc609b
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

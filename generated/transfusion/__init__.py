@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  899eef1e73775db7
-#   text hash     03cc7f6fc827c29c
+#   content hash  166da2fe0649b662
+#   text hash     a653837070d7776d
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7da2173f166a3fa7
-#   text hash     641e54e48ea3ae98
+#   content hash  ec450f3a4554b8f0
+#   text hash     2229001353c4d7ea
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7352cd622a004c55
-#   text hash     6918bbb05336dbd4
+#   content hash  7790c018c12867a1
+#   text hash     2c9840c50b5c05fd
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  293f304dac23b6ba
-#   text hash     ba1e68a6d9652a0f
+#   content hash  e08ce5324de34976
+#   text hash     06fd7debefa5bed7
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  89b327c341e2d9ce
-#   text hash     c90bd77874379b07
+#   content hash  147f3344abc261a6
+#   text hash     5529ba18385a0b2d
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

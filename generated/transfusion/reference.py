@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f855e9bb323f1442
-#   text hash     7dba764e5c0c2345
+#   content hash  2edb6090cd66b8d4
+#   text hash     84f09324e7c4c84a
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  60c9a413f4ab9a8a
-#   text hash     d80557fd4d3472c9
+#   content hash  366b17006135c976
+#   text hash     5515f66546a5cd22
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  139c6571f5848a20
-#   text hash     5a2b297118d64b23
+#   content hash  79c818520a600070
+#   text hash     e8721b8b5163cdd8
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

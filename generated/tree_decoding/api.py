@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  f3ed451b01667ac9
-#   text hash     357976a5d0d9c5db
+#   content hash  234a5ceea96e40f0
+#   text hash     76e5377757c06507
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

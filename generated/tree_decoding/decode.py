@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0f725e98b82ceb4e
-#   text hash     9415d53d6f999477
+#   content hash  e09b4fbe55949490
+#   text hash     ce6f927ba9b02bb3
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

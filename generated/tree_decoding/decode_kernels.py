@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  86b4cabf305bace1
-#   text hash     cc5fcff65c0b2e22
+#   content hash  0a5b2fac70a5a97e
+#   text hash     b0c21071b2f7e844
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  3d2ab6a7a68e0867
-#   text hash     c0b177429f4282c6
+#   content hash  84e04a414a17b427
+#   text hash     30cc0b8fb2118006
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  35e30d6246a6aa62
-#   text hash     6e7efa5b1d4eaac0
+#   content hash  0a5befb885fe5d92
+#   text hash     9a75f64d061c0b28
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  cb8365afa1bf2482
-#   text hash     a3d5c80040226bfd
+#   content hash  662f45de87342f4c
+#   text hash     957eb9db75672d34
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

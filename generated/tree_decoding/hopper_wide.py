@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  bfaf19d69597c77f
-#   text hash     46e3140bc0423d09
+#   content hash  0c4cb18eb10c78b5
+#   text hash     441ee078f07c8c7f
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

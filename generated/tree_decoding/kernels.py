@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0e8e1338210917f5
-#   text hash     ace98f8effc7313c
+#   content hash  dbbe894069185194
+#   text hash     52e42587133601ec
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

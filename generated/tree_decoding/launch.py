@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  bb5ab8714446761a
-#   text hash     de68194652b81271
+#   content hash  8c0c0fb8ce46e9d9
+#   text hash     174a8a09ebcaee45
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e149eb01215d8e62
-#   text hash     74f728a596df868e
+#   content hash  90b1ebf0ab833b1f
+#   text hash     2d2ee130383f35ce
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  458dc5a4f7f1cff3
-#   text hash     a6588f7af3535813
+#   content hash  55fc83ad4273ea22
+#   text hash     b5b8230fd141da20
 #   render with   attnforge render specs/tree_decoding.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

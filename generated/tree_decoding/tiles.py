@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  2fd7e2807f993311
-#   text hash     ed8a479e1bcc9354
+#   content hash  59cb1bd0f9daae84
+#   text hash     b2e0b3e9ed56e866
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -192,6 +192,41 @@ def test_terms_of_distances_stay_where_positions_are_counted_from_elsewhere(
             "4:11",
             "module: 'context' is a name that a module has anyway",
         ),
+        (
+            "algorithm: flash1\nexports: [context_parallel]",
+            "3:11",
+            "context_parallel: the algorithm flash1 has the forward pass alone",
+        ),
+        (
+            "latent: true\nexports: [context_parallel]",
+            "3:11",
+            "context_parallel: keys and values of latent heads share their columns",
+        ),
+        (
+            "score: [expr: score * q_len]\nexports: [context_parallel]",
+            "3:11",
+            "context_parallel: terms that read q_len would count the queries of one part",
+        ),
+        (
+            "score: [expr: score * zigzag]\ninputs: {zigzag: {axes: []}}\nexports: [context_parallel]",
+            "4:11",
+            "context_parallel: 'zigzag' is a name that attention has then",
+        ),
+        (
+            "layout: packed\nscore: [alibi]\nexports: [context_parallel]",
+            "4:11",
+            "context_parallel: packed sequences have to end with a part's last query, but no mask such as causal hides",
+        ),
+        (
+            "layout: packed\nmask: [causal]\ndropout: true\nexports: [context_parallel]",
+            "5:11",
+            "context_parallel: packed sequences have to end with a part's last query, but dropout draws by positions",
+        ),
+        (
+            "layout: packed\nmask: [causal]\nscore: [expr: score * k_len]\nexports: [context_parallel]",
+            "5:11",
+            "context_parallel: packed sequences have to end with a part's last query, but terms that read k_len count",
+        ),
     ],
 )
 def test_what_a_spec_cannot_have_is_told_with_its_place(tmp_path: Path, text: str, place: str, told: str) -> None:

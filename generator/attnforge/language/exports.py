@@ -6,9 +6,11 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from ..expressions.inputs import Input
+from ..expressions.tree import Node
 from ..source.errors import Problems
 from ..source.fields import words
 from ..source.located_yaml import Value
+from . import parts
 from .algorithm import Algorithm
 from .layers import LayerTerms
 from .rope import Rope
@@ -92,6 +94,8 @@ _OF_CONSTRUCTORS = frozenset(
 )
 # keywords of `attention` beside its own
 _OF_STATISTICS = frozenset(("return_max_logit", "return_key_sums"))
+# keywords of attention over several ranks beside its own, and what it calls by these names
+_OF_RANKS = frozenset(("api", "arguments", "group", "parts", "ranks", "terms", "zigzag"))
 # in the name of an attention function they switch on other code of transformers
 LOADED_WORDS = ("flash", "sdpa", "flex", "eager")
 
@@ -101,6 +105,7 @@ class Candidate:
     """What decides on which exports a spec can have."""
 
     name: str
+    nodes: Collection[Node]
     keywords: Collection[str]
     inputs: Collection[Input]
     layers: LayerTerms
@@ -188,9 +193,21 @@ def _no_statistics(spec: Candidate) -> Iterator[str]:
         yield f"the algorithm {spec.algorithm.name} has the forward pass alone; leave algorithm out"
 
 
+def _no_ranks(spec: Candidate) -> Iterator[str]:
+    """Why ranks cannot share out a spec's tokens."""
+    for name in sorted(_OF_RANKS.intersection(spec.keywords)):
+        yield f"{name!r} is a name that attention has then; call the input otherwise"
+    if not spec.algorithm.backward:
+        yield f"the algorithm {spec.algorithm.name} has the forward pass alone; leave algorithm out"
+    if spec.latent:
+        yield "keys and values of latent heads share their columns, which are not gathered as one tensor"
+    yield from parts.refusals(spec)
+
+
 EXPORTS: dict[str, Callable[[Candidate], Iterator[str]]] = {
     "decode": _no_decoding,
     "transformers": _no_layers,
     "module": _no_module,
     "statistics": _no_statistics,
+    "context_parallel": _no_ranks,
 }

@@ -182,7 +182,7 @@ class SpecModel(_Model):
         description="Which kernels to render: `portable` ones for any GPU, and those for Hopper GPUs beside them, as "
         "far as a variant has any. `hopper` brings the portable ones along, which run what it does not.",
     )
-    exports: list[Literal["decode", "transformers", "module", "statistics"]] = Field(
+    exports: list[Literal["decode", "transformers", "module", "statistics", "context_parallel"]] = Field(
         [],
         description="Further files of the package. `decode`: `decode.py`, which attends to dense and paged caches; not "
         "with `dropout` or an earlier `algorithm`. `transformers`: `transformers.py`, which registers the "
@@ -190,7 +190,10 @@ class SpecModel(_Model):
         "terms that read `q` in a spec that is not causal. `module`: `module.py`, a layer with projections, norms, "
         "angles and a cache; not with `latent` or an earlier `algorithm`. `statistics`: `statistics.py`, with which "
         "`attention` returns the largest logit of each head and what each key gets of the weights, if a call asks for "
-        "them, and with `decode` beside it `attend_with_cache` the latter; not with an earlier `algorithm`.",
+        "them, and with `decode` beside it `attend_with_cache` the latter; not with an earlier `algorithm`. "
+        "`context_parallel`: `context_parallel.py`, attention of tokens that several GPUs share out; not with "
+        "`latent`, an earlier `algorithm`, terms that read `q_len`, or packed sequences of terms that read `q` and "
+        "are not causal.",
     )
 
 

@@ -156,7 +156,8 @@ class _Loader:
         before = len(list(self.problems))
         masks = [m for item in self._list(fields, "mask") if (m := self._mask(item)) and self._low(m.keep, item)]
         scores = [term for item in self._list(fields, "score") if (term := self._score(item))]
-        dividing(inputs, self.own, (*(m.keep for m in masks), *(s.score for s in scores)), self.problems)
+        nodes = (*(m.keep for m in masks), *(s.score for s in scores))
+        dividing(inputs, self.own, nodes, self.problems)
         learned = [n for n, k in self.keywords.items() if isinstance(k.meaning, Input) and k.meaning.grad]
         # what was not understood may read more
         if clear and not self.wrong and len(list(self.problems)) == before:
@@ -173,7 +174,7 @@ class _Loader:
         given = tuple(one.packed for one in given) if packed else given
         said = layers.of([m.keep for m in masks], [s.score for s in scores], given)
         wide = self._latent(fields, order)
-        asking = exports.Candidate(name, self.keywords, given, said, packed, turned, dropped, order, wide)
+        asking = exports.Candidate(name, nodes, self.keywords, given, said, packed, turned, dropped, order, wide)
         wanted = exports.read(fields.get("exports"), asking, self.problems)
         plain = {"spec": document.plain(), "terms": {n: t.plain for n, t in sorted(self.used.items())}}
         return Spec(

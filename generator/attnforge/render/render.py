@@ -16,7 +16,7 @@ from typing import Any
 import jinja2
 
 from .. import __version__
-from ..export import flex, module, transformers
+from ..export import context_parallel, flex, module, transformers
 from ..language.spec import Spec
 from ..plan import explanation, glossary, plan, reference, statements
 from ..source import resources
@@ -42,14 +42,16 @@ _DECODING_ON_HOPPER = {"decode_hopper.py": "decode/hopper.py.jinja"}
 _MEASURING = {"statistics.py": "statistics/statistics.py.jinja"}
 _LAYERS = {"transformers.py": "transformers/transformers.py.jinja"}
 _MODULE = {"module.py": "module/module.py.jinja"}
+_RANKS = {"context_parallel.py": "ranks/context_parallel.py.jinja"}
 
-# the same bytes in every package, and in each that decodes
+# the same bytes in every package, in each that decodes, and in each whose tokens ranks share out
 _SHARED = {
     "arguments.py": "host/arguments.py.jinja",
     "runtime.py": "host/runtime.py.jinja",
     "checks.py": "tests/checks.py.jinja",
 }
 _SHARED_DECODING = {"decode_arguments.py": "decode/arguments.py.jinja"}
+_SHARED_RANKS = {"ranks.py": "ranks/ranks.py.jinja"}
 
 
 class TemplateFault(Exception):
@@ -69,7 +71,9 @@ def render(spec: Spec, out: Path | None = None) -> dict[str, str]:
     files |= _MEASURING if values["plan"].statistics else {}
     files |= _LAYERS if values["transformers"] else {}
     files |= _MODULE if values["module"] else {}
+    files |= _RANKS if values["context_parallel"] else {}
     shared = _SHARED | (_SHARED_DECODING if values["plan"].decode else {})
+    shared |= _SHARED_RANKS if values["context_parallel"] else {}
     printed = {name.format(name=spec.name): (_printed(file, values), file) for name, file in files.items()}
     printed |= {name: (_shared(file), file) for name, file in shared.items()}
     return {name: _formatted(*text, out / spec.name / name if out else None) for name, text in printed.items()}
@@ -104,6 +108,9 @@ def _values(spec: Spec) -> dict[str, Any]:
         "oracle": oracle,
         "transformers": transformers.build(spec, planned.arguments) if "transformers" in spec.exports else None,
         "module": module.build(spec, planned.arguments) if "module" in spec.exports else None,
+        "context_parallel": context_parallel.build(spec, planned.arguments)
+        if "context_parallel" in spec.exports
+        else None,
         "explanation": functools.partial(explanation.text, planned, oracle.description),
         "symbols": functools.partial(glossary.text, planned),
         "header": header.write(spec.source, *content, *tuned).rstrip("\n"),

@@ -1,0 +1,66 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/causal.yaml
+#   content hash  fbdc1372a73b7260
+#   text hash     c7124dbacff4ccd1
+#   render with   attnforge render specs/causal.yaml
+"""Attention of tokens that the ranks of a process group share out, for sequences longer than one GPU holds."""
+
+from __future__ import annotations
+
+import torch
+
+from . import api, arguments, ranks
+from .ranks import part, whole
+
+__all__ = ["attention", "part", "whole"]
+
+# the inputs of which a rank gives its part: their axes of tokens
+INPUTS = {}
+
+
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    group=None,
+    zigzag: bool = True,
+    k_lens: torch.Tensor | None = None,
+    k_starts: torch.Tensor | None = None,
+    q_start: torch.Tensor | int | None = None,
+    scale: float | None = None,
+    return_lse: bool = False,
+):
+    """Causal attention with grouped heads.
+
+    q (B, Tq, Hq, D), k (B, Tk, Hkv, D), v (B, Tk, Hkv, Dv) are this rank's part of the tokens, as `part` cuts them.
+    Gradients of these are whole; those of anything else are this rank's share, to be added up as parameters' are.
+
+    group: the ranks, a process group or a DeviceMesh of one dimension; all if None
+    zigzag: whether a rank has a stretch of tokens from either end, in place of one stretch
+    k_lens, k_starts: int32 (B,), optional; entry b has the keys of rows k_starts[b] to k_lens[b] of all ranks
+    q_start: int or int (B,); the position of the first query of all ranks, needed beside k_lens or k_starts. If None,
+        the last query of all lines up with the last key
+    scale: factor of q·k, 1 / sqrt(D) if None
+    return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq)
+    """
+    parts = ranks.Parts(group, zigzag)
+    terms = {}
+    arguments.check_operands(q, k, v, axes=("batch", "tokens", "heads", "head size"), grouped=True, widest=(512, 512))
+    return ranks.attend(
+        api.attention,
+        parts,
+        INPUTS,
+        q,
+        k,
+        v,
+        terms,
+        placed=True,
+        behind=True,
+        k_lens=k_lens,
+        k_starts=k_starts,
+        q_start=q_start,
+        scale=scale,
+        return_lse=return_lse,
+    )

@@ -1,0 +1,62 @@
+# Written by attnforge. Do not edit: change the spec, then render it again.
+#
+#   made from     specs/packed_causal.yaml
+#   content hash  344f45c8ac22b6c8
+#   text hash     0912fcb6386e046c
+#   render with   attnforge render specs/packed_causal.yaml
+"""Attention of tokens that the ranks of a process group share out, for sequences longer than one GPU holds."""
+
+from __future__ import annotations
+
+import torch
+
+from . import api, arguments, ranks
+from .ranks import part, whole
+
+__all__ = ["attention", "part", "whole"]
+
+# the inputs of which a rank gives its part: their axes of tokens
+INPUTS = {}
+
+
+def attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    group=None,
+    zigzag: bool = True,
+    cu_seqlens: torch.Tensor,
+    max_seqlen: int,
+    scale: float | None = None,
+    return_lse: bool = False,
+):
+    """Causal attention for sequences packed into one tensor.
+
+    q (N, Hq, D), k (N, Hkv, D), v (N, Hkv, Dv) are this rank's part of the tokens, as `part` cuts them.
+    Gradients of these are whole; those of anything else are this rank's share, to be added up as parameters' are.
+
+    group: the ranks, a process group or a DeviceMesh of one dimension; all if None
+    zigzag: whether a rank has a stretch of tokens from either end, in place of one stretch
+    cu_seqlens, max_seqlen: int32 (S + 1,) over the tokens of all ranks, where each sequence begins and the last ends,
+        and the longest one's length
+    scale: factor of q·k, 1 / sqrt(D) if None
+    return_lse: whether to return (out, lse), with lse float32 (Hq, N)
+    """
+    parts = ranks.Parts(group, zigzag)
+    terms = {}
+    arguments.check_operands(q, k, v, axes=("tokens", "heads", "head size"), grouped=True, widest=(512, 512))
+    return ranks.attend_packed(
+        api.attention,
+        parts,
+        INPUTS,
+        q,
+        k,
+        v,
+        terms,
+        behind=True,
+        cu_seqlens=cu_seqlens,
+        max_seqlen=max_seqlen,
+        scale=scale,
+        return_lse=return_lse,
+    )

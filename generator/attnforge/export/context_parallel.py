@@ -1,0 +1,48 @@
+"""A spec -> the texts of attention over tokens that the ranks of a process group share out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..expressions.inputs import ROW_AXES, Axis
+from ..language import parts
+from ..language.spec import Spec
+from ..plan import storage
+from ..plan.arguments import Argument
+
+
+@dataclass(frozen=True)
+class Along:
+    """An input's axes of queries and of keys, counted from its last axis, and how many tokens have an entry there."""
+
+    name: str
+    query: tuple[int, int] | None
+    key: tuple[int, int] | None
+
+
+@dataclass(frozen=True)
+class ContextParallel:
+    """The texts that the module's template prints."""
+
+    along: tuple[Along, ...]  # the inputs that a rank gives its part of
+    placed: bool  # whether it matters at which positions a part's queries stand
+    behind: bool  # whether keys behind a part's last query can be left out
+
+
+def build(spec: Spec, arguments: Sequence[Argument]) -> ContextParallel:
+    """Says what of a call runs along tokens; `arguments` are the plan's."""
+    axes = {given.keyword or given.name: storage.of(spec).kept(given) for given in spec.inputs}
+    along = (_along(a, axes.get(a.name, a.axes)) for a in arguments if a.kind == "tensor")
+    return ContextParallel(
+        tuple(one for one in along if one.query or one.key),
+        parts.asks_places(spec),
+        not any(parts.needs_later_keys(spec)),
+    )
+
+
+def _along(argument: Argument, axes: Sequence[Axis]) -> Along:
+    found: dict[str, tuple[int, int]] = {}
+    for place, axis in ((i - len(axes), axis) for i, axis in enumerate(axes) if axis.kind in ROW_AXES):
+        found["query" if axis.kind == "query" else "key"] = place, int(axis.per)
+    return Along(argument.name, found.get("query"), found.get("key"))

@@ -1,0 +1,74 @@
+"""What attention of a part of the queries hangs on, where ranks share out the tokens of sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Protocol
+
+from ..expressions.inputs import ROW_AXES, Input
+from ..expressions.tree import Node
+from .layers import LayerTerms
+from .rope import Rope
+
+_POSITIONS = ("q", "k")
+
+
+class Terms(Protocol):
+    """What a spec says of positions."""
+
+    @property
+    def nodes(self) -> Collection[Node]: ...
+    @property
+    def inputs(self) -> Collection[Input]: ...
+    @property
+    def layers(self) -> LayerTerms: ...
+    @property
+    def rope(self) -> Rope | None: ...
+    @property
+    def packed(self) -> bool: ...
+    @property
+    def dropout(self) -> bool: ...
+
+
+def refusals(spec: Terms) -> Iterator[str]:
+    """Why no part of the queries can be attended by itself."""
+    if _reads(spec, "q_len"):
+        yield "terms that read q_len would count the queries of one part"
+    for name in dict.fromkeys(given.name for given, kind, _ in _indices(spec) if kind == "query"):
+        yield f"{name} is read at other queries than a score's own, which another rank may have"
+    if spec.packed and asks_places(spec):
+        for why in needs_later_keys(spec):
+            yield f"packed sequences have to end with a part's last query, but {why}"
+
+
+def asks_places(spec: Terms) -> bool:
+    """Whether it matters at which positions a part's queries stand."""
+    at_both = any("token" in given.kinds for given in spec.inputs)
+    return bool(spec.rope or spec.dropout or at_both or _reads(spec, "q"))
+
+
+def needs_later_keys(spec: Terms) -> Iterator[str]:
+    """Why keys behind a part's last query cannot be left out."""
+    if spec.layers.seen != "causal":
+        yield "no mask such as causal hides all later keys"
+    if spec.dropout:
+        yield "dropout draws by positions"
+    if _reads(spec, "k_len"):
+        yield "terms that read k_len count all keys"
+    for given, kind, index in _indices(spec):
+        if kind != "query" and not (index.op == "var" and index.value in _POSITIONS):
+            yield f"{given.name} is read at other positions than those of a score"
+
+
+def _reads(spec: Terms, name: str) -> bool:
+    return any(node.op == "var" and node.value == name for root in spec.nodes for node in root.walk())
+
+
+def _indices(spec: Terms) -> Iterator[tuple[Input, str, Node]]:
+    """The inputs that terms read by an index along tokens: with the axis, and the index."""
+    inputs = {given.name: given for given in spec.inputs}
+    for node in (node for root in spec.nodes for node in root.walk() if node.op == "input"):
+        given = inputs[str(node.value)]
+        for place, index in zip(given.written, node.args, strict=False):
+            if given.kinds[place] in ROW_AXES:
+                yield given, given.kinds[place], index

@@ -1,0 +1,266 @@
+"""Attention of tokens that ranks share out: the results and gradients of one call over all tokens."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import devices
+import pytest
+import torch
+import torch.distributed as dist
+import unformatted
+import unrewritten
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from attnforge.language import spec
+from attnforge.source import resources
+
+pytestmark = pytest.mark.slow
+
+B, T, HEADS, KV_HEADS, D = 1, 24, 2, 1, 8
+Values = dict[str, Any]
+
+
+def seeded(*sizes: int) -> torch.Tensor:
+    return torch.randn(sizes, generator=torch.Generator().manual_seed(sum(sizes)))
+
+
+def angles() -> Values:
+    turned = torch.arange(2 * T)[:, None] / 3.0 ** torch.arange(D // 2)
+    return {"cos": turned.cos(), "sin": turned.sin()}
+
+
+def decays(*sizes: int) -> torch.Tensor:
+    return torch.nn.functional.logsigmoid(seeded(*sizes) + 2)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A spec, and what a call gives beside q, k and v: with the axes of tokens, and what of it learns."""
+
+    text: str
+    inputs: Callable[[], Values] = dict
+    axes: tuple[tuple[str, int], ...] = ()
+    learned: tuple[str, ...] = ()
+    keys: int = T
+    packed: bool = False
+    batch: int = B
+
+
+CALLS = {
+    "a window, a cap, sinks and angles": Call(
+        "mask: [causal, sliding_window: {size: runtime}]\nscore: [softcap: {cap: 5.0}]\n"
+        "rope: {layout: half}\nsink: true",
+        lambda: angles() | {"window": 7, "sinks": seeded(HEADS)},
+        learned=("sinks",),
+    ),
+    "running sums, and rows of angles": Call(
+        "mask: [causal]\nscore: [log_decay]\nrope: {layout: half}",
+        lambda: angles()
+        | {"positions": torch.arange(T).flip(0).expand(B, T).contiguous(), "log_decay": decays(B, T, HEADS)},
+        (("positions", 1), ("log_decay", 1)),
+        ("log_decay",),
+    ),
+    "pairs of another source": Call(
+        "score: [bias]", lambda: {"bias": seeded(B, 1, T, 36)}, (("bias", 2),), ("bias",), keys=36
+    ),
+    "a prefix, and a table by distances": Call(
+        "mask: [prefix_lm]\nscore: [relative_bias: {buckets: 8, max_distance: 16}]",
+        lambda: {"prefix_len": torch.tensor([7], dtype=torch.int32), "rel_bias": seeded(HEADS, 8)},
+        learned=("rel_bias",),
+    ),
+    "documents, pages, and one entry for all keys": Call(
+        "mask: [causal, segments, expr: page, expr: mine >= least]\n"
+        "inputs:\n  page: {axes: [kv_head, key // 2], dtype: bool}\n"
+        "  mine: {axes: [batch, query], dtype: int}\n  least: {axes: [batch, key], dtype: int}",
+        lambda: {
+            **{name: (torch.arange(T) // 9).int().expand(B, T) for name in ("q_segments", "k_segments")},
+            "page": seeded(KV_HEADS, T // 2) > -0.5,
+            "mine": torch.arange(T).int().expand(B, T) % 5,
+            "least": torch.tensor([[2]]).int(),
+        },
+        (("q_segments", 1), ("k_segments", 1), ("page", 1), ("mine", 1)),
+    ),
+    "blocks of queries": Call(
+        "score: [expr: score * lift]\ninputs: {lift: {axes: [batch, head, query // 2, key // 3]}}",
+        lambda: {"lift": seeded(B, HEADS, T // 2, T // 3)},
+        (("lift", 2),),
+    ),
+    "dropout, all keys counted, and the next key": Call(
+        "mask: [causal]\nscore: [expr: score * k_len / 16, expr: 'score + lift[min(k + 1, k_len - 1)]']\n"
+        "dropout: true\ninputs: {lift: {axes: [batch, token, head]}}",
+        lambda: {"dropout_p": 0.3, "seed": 11, "lift": seeded(B, T, HEADS)},
+        (("lift", 1),),
+    ),
+    "padding": Call(
+        "mask: [causal]",
+        lambda: {
+            name: torch.tensor(found, dtype=torch.int32)
+            for name, found in (("k_lens", (20, 24)), ("k_starts", (0, 3)), ("q_start", (0, -3)))
+        },
+        batch=2,
+    ),
+    "packed": Call(
+        "layout: packed\nmask: [causal]\nscore: [log_decay]",
+        lambda: {
+            "log_decay": decays(T, HEADS), "cu_seqlens": torch.tensor([0, 4, 4, 15, 22]).int(), "max_seqlen": 11
+        },
+        (("log_decay", 0),),
+        ("log_decay",),
+        packed=True,
+    ),
+    "packed, without order": Call(
+        "layout: packed", lambda: {"cu_seqlens": torch.tensor([0, 9, 24]).int(), "max_seqlen": 15}, packed=True
+    ),
+}  # fmt: skip
+RANKS = 2
+ORDERS = {"from both ends": True, "in one stretch": False}
+IN_ONE_STRETCH = ("a prefix, and a table by distances", "padding", "packed")
+ASKED = [(name, order) for name in CALLS for order in ORDERS if ORDERS[order] or name in IN_ONE_STRETCH]
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], tuple[Values, Values]]:
+    """What all calls give to ranks and to one process."""
+    if devices.GPU and torch.cuda.device_count() < RANKS:
+        pytest.skip(f"needs {RANKS} GPUs")
+    folder = tmp_path_factory.mktemp("ranks")
+    expected = {}
+    for i, (name, call) in enumerate(CALLS.items()):
+        package = rendered(folder, f"cut_{i}", call.text)
+        given, upstream = made(call)
+        expected[name] = at_once(package, call, given, upstream)
+        rows = 0 if call.packed else 1
+        axes = dict.fromkeys("qkv", rows) | dict(call.axes)
+        asked = {"package": f"cut_{i}", "inputs": given, "axes": axes, "learned": [*"qkv", *call.learned]}
+        asked |= {"upstream": upstream, "results": (rows, rows + 1)}
+        for order, zigzag in ORDERS.items():
+            if (name, order) in ASKED:
+                torch.save(asked | {"zigzag": zigzag}, folder / f"{i} {order}.call")
+    command = [sys.executable, str(Path(__file__).parents[1] / "rank.py"), str(folder)]
+    ranks = [subprocess.Popen([*command, str(rank), str(RANKS)]) for rank in range(RANKS)]
+    assert [rank.wait(300) for rank in ranks] == [0] * RANKS
+    return lambda name, order: (torch.load(folder / f"{[*CALLS].index(name)} {order}.found"), expected[name])
+
+
+def rendered(folder: Path, name: str, text: str) -> ModuleType:
+    """The package of a spec's text."""
+    path = folder / f"{name}.yaml"
+    path.write_text(f"name: {name}\nexports: [context_parallel]\n{text}\n")
+    (folder / name).mkdir()
+    for file, content in unformatted.interpreted(spec.load(path, terms=resources.terms_for(path))).items():
+        (folder / name / file).write_text(content)
+    return unrewritten.module(folder, name)
+
+
+def made(call: Call) -> tuple[Values, list[torch.Tensor]]:
+    """The call's arguments, and the gradients of its results."""
+    lead = () if call.packed else (call.batch,)
+    q, k, v = seeded(*lead, T, HEADS, D), seeded(*lead, call.keys, KV_HEADS, D), seeded(*lead, call.keys, KV_HEADS, D)
+    lse = (*lead, HEADS, T)
+    return {"q": q, "k": k.flip(-1) - 0.5, "v": v, **call.inputs()}, [seeded(*q.shape).flip(-1), seeded(*lse)]
+
+
+def at_once(package: ModuleType, call: Call, given: Values, upstream: list[torch.Tensor]) -> Values:
+    """The results and gradients of one call."""
+    given = devices.moved(given)
+    learned = {name: given[name].detach().requires_grad_() for name in [*"qkv", *call.learned]}
+    out, lse = package.attention(**given | learned, return_lse=True)
+    gradients = torch.autograd.grad((out, lse), list(learned.values()), [devices.moved(x) for x in upstream])
+    found = {"out": out, "lse": lse} | {f"d{name}": x for name, x in zip(learned, gradients, strict=True)}
+    return {name: x.detach().cpu() for name, x in found.items()}
+
+
+@pytest.mark.parametrize(("name", "order"), ASKED)
+def test_ranks_find_what_one_call_does(ran: Callable[[str, str], tuple[Values, Values]], name: str, order: str) -> None:
+    found, expected = ran(name, order)
+    assert "error" not in found, found["error"]
+    assert found.keys() == expected.keys()
+    for result, wanted in expected.items():
+        torch.testing.assert_close(found[result], wanted, rtol=1e-4, atol=1e-5, msg=lambda x, of=result: f"{of}: {x}")
+
+
+@pytest.fixture
+def first_of_two() -> Iterator[None]:
+    """A group of two ranks, of which the other one never answers."""
+    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def of_pairs(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    text = (
+        "mask: [causal, expr: page]\nscore: [expr: score + lift]\n"
+        "inputs: {page: {axes: [batch, key // 4], dtype: bool}, lift: {axes: [query, head]}}"
+    )
+    rendered(tmp_path_factory.mktemp("mistaken"), "pairs_of_ranks", text)
+    return importlib.import_module("pairs_of_ranks.context_parallel")
+
+
+def mistaken(tokens: int = 8, keys: int = 8, **more: Any) -> Values:
+    k = seeded(B, keys, KV_HEADS, D)
+    given = {"q": seeded(B, tokens, HEADS, D), "k": k, "v": k, "lift": seeded(tokens, HEADS)}
+    return given | {"page": torch.ones(B, keys // 4, dtype=torch.bool)} | more
+
+
+@pytest.mark.usefixtures("first_of_two")
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (mistaken(7), "q: expected an even number of tokens on each rank, or zigzag=False, got 7"),
+        (mistaken(k_lens=torch.tensor([5]).int()), "q_start: expected the position of the first query of all ranks"),
+        (mistaken(4, 4, page=torch.ones(B, 1).bool()), "page: expected stretches of a multiple of 4 tokens, .* got 2"),
+        (mistaken(page=torch.ones(B, 4).bool()), r"page: expected this rank's 2 along axis -1, got shape \(1, 4\)"),
+        (mistaken(lift=seeded(16, HEADS)), r"lift: expected this rank's 8 along axis -2, got shape \(16, 2\)"),
+        (mistaken(k=seeded(B, 8, 3, D)), "k: expected"),
+        (mistaken(zigzag=1), "zigzag: expected"),
+    ],
+)
+def test_mistakes_are_told_before_ranks_wait_for_each_other(of_pairs: ModuleType, given: Values, told: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=told):
+        of_pairs.attention(**given)
+
+
+@pytest.mark.usefixtures("first_of_two")
+def test_tokens_that_do_not_come_out_even_are_not_cut(of_pairs: ModuleType) -> None:
+    with pytest.raises(ValueError, match="x: expected a multiple of 4 along axis 1, got 10"):
+        of_pairs.part(seeded(B, 10), 1)
+    assert of_pairs.part(torch.arange(12), 0).tolist() == [0, 1, 2, 9, 10, 11]
+    assert of_pairs.part(torch.arange(10), 0, zigzag=False).tolist() == [0, 1, 2, 3, 4]
+
+
+def test_one_process_alone_has_all_tokens(of_pairs: ModuleType) -> None:
+    given = devices.moved(mistaken(7))
+    found = of_pairs.attention(**given)
+    assert torch.equal(found, sys.modules["pairs_of_ranks"].attention(**given))
+    assert torch.equal(of_pairs.whole(of_pairs.part(given["q"], 1), 1), given["q"])
+
+
+def test_the_page_runs_on_two_ranks(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    text = (root / "docs" / "context-parallel.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    for there, here in (
+        ('"nccl"', '"gloo"'),
+        ('torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))\n', ""),
+        ('device="cuda", dtype=torch.bfloat16', 'device="cpu"'),
+        ("4096, 8, 64", "16, 1, 16"),
+        ("dist.destroy_process_group()", "assert everything.shape == x.shape and mine.grad.abs().min() > 0"),
+    ):
+        assert there in code
+        code = code.replace(there, here)
+    (tmp_path / "train.py").write_text(code)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
+    env = os.environ | {"PYTHONPATH": str(root), "TRITON_INTERPRET": "1"}
+    ran = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr

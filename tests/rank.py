@@ -1,0 +1,56 @@
+"""One rank of several: `python tests/rank.py FOLDER RANK COUNT` attends to its part of the tokens in a folder's calls.
+
+A call is a file with the package, its keywords, the axes of tokens of those that are cut, and the order of the parts;
+results and gradients are gathered and stored beside it by rank 0.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import devices
+import torch
+import torch.distributed as dist
+
+
+def attended(call: dict[str, Any]) -> dict[str, Any]:
+    """Out, the LSE and the gradients of all ranks, in the order of the tokens; those of what is not cut, added up."""
+    module = importlib.import_module(f"{call['package']}.context_parallel")
+    order = {"zigzag": call["zigzag"]}
+    given, axes = devices.moved(call["inputs"]), call["axes"]
+    given |= {name: module.part(given[name], axis, **order) for name, axis in axes.items()}
+    learned = {name: given[name].detach().requires_grad_() for name in call["learned"]}
+    results = zip(call["upstream"], call["results"], strict=True)
+    upstream = [module.part(devices.moved(x), axis, **order) for x, axis in results]
+    found = module.attention(**given | learned, **order, return_lse=True)
+    gradients = dict(zip(learned, torch.autograd.grad(found, list(learned.values()), upstream), strict=True))
+    cut = dict(zip(("out", "lse"), zip(found, call["results"], strict=True), strict=True))
+    cut |= {f"d{name}": (gradients[name], axes[name]) for name in learned if name in axes}
+    whole = {name: module.whole(x.detach(), axis, **order) for name, (x, axis) in cut.items()}
+    for name in learned.keys() - axes.keys():
+        dist.all_reduce(gradients[name])
+        whole[f"d{name}"] = gradients[name]
+    return {name: x.cpu() for name, x in whole.items()}
+
+
+if __name__ == "__main__":
+    folder, rank, count = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    sys.path.insert(0, str(folder))
+    place, waits = f"file://{folder}/rendezvous", timedelta(minutes=2)
+    if devices.GPU:
+        torch.cuda.set_device(rank)
+    backend = "nccl" if devices.GPU else "gloo"
+    dist.init_process_group(backend, init_method=place, rank=rank, world_size=count, timeout=waits)
+    for path in sorted(folder.glob("*.call")):
+        try:
+            found = attended(torch.load(path))
+        except Exception:  # on all ranks alike
+            found = {"error": traceback.format_exc()}
+        if rank == 0:
+            torch.save(found, path.with_suffix(".found"))
+    dist.destroy_process_group()

@@ -75,8 +75,9 @@ CALLS = {
     ),
     "a prefix, and a table by distances": Call(
         "mask: [prefix_lm]\nscore: [relative_bias: {buckets: 8, max_distance: 16}]",
-        lambda: {"prefix_len": torch.tensor([7], dtype=torch.int32), "rel_bias": seeded(HEADS, 8)},
+        lambda: {"prefix_len": torch.tensor([17], dtype=torch.int32), "rel_bias": seeded(HEADS, 8)},
         learned=("rel_bias",),
+        keys=36,
     ),
     "documents, pages, and one entry for all keys": Call(
         "mask: [causal, segments, expr: page, expr: mine >= least]\n"

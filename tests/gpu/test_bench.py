@@ -252,6 +252,22 @@ def test_replays_are_timed_by_a_clock_of_their_own(monkeypatch: pytest.MonkeyPat
     assert not result.replayed and {row.backward_ms for row in result.rows} == {7.0}
 
 
+def test_packages_of_other_folders_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    places: list[Path] = []
+
+    def other(_: str, path: Path) -> StandIn:
+        places.append(path)
+        return StandIn("causal" if path.parts[0] == "before" else "full")
+
+    monkeypatch.setattr(bench, "module", other)
+    beside = {"before": Path("before/causal"), "wrong": Path("elsewhere/causal")}
+    rows = timed(monkeypatch, beside=beside, clock=lambda _: 7.0).rows
+    assert [row.name for row in rows] == ["attnforge", "before", "wrong", "naive"]
+    assert [row.backward_ms for row in rows] == [7.0, 7.0, None, 7.0]
+    assert rows[2].note.startswith("gives something else")
+    assert [path.as_posix() for path in places] == ["before/causal/__init__.py", "elsewhere/causal/__init__.py"]
+
+
 @pytest.mark.parametrize(
     ("hopper", "backward"), [(("forward", "backward"), 2.0), (("forward",), None)], ids=["both passes", "one pass"]
 )
@@ -510,6 +526,9 @@ def test_sizes_as_the_command_line_gives_them() -> None:
         (["causal", "--head-dim", "64,577"], "expected numbers from 1 to 576, got '577'"),
         (["causal", "--lengths", "1k"], "got '1k'"),
         (["nothing"], "neither a file nor a shipped variant"),
+        (["causal", "--beside", "before"], "expected NAME=DIR, got 'before'"),
+        (["causal", "--beside", "flex=generated"], "another contender is called 'flex'"),
+        (["causal", "--beside", "before=nowhere"], "no package in nowhere/causal"),
     ],
 )
 def test_mistakes_are_told(arguments: list[str], message: str) -> None:

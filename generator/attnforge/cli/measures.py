@@ -69,6 +69,13 @@ def inspect(spec: str, archs: str, head_dim: int, dtype: str) -> None:
 @click.argument("specs", metavar="SPEC...", nargs=-1, required=True)
 @click.option("--against", metavar="PEER,...", help="Only these peers; all that can say a variant, if left out.")
 @click.option(
+    "--beside",
+    "folders",
+    metavar="NAME=DIR",
+    multiple=True,
+    help="Packages in DIR, such as an earlier version's, join as NAME; no peers then but those of --against.",
+)
+@click.option(
     "--lengths", default="1024,4096,16384", show_default=True, metavar="T,...", help="Keys, and queries, of a sequence."
 )
 @click.option("--queries", type=click.IntRange(1), metavar="N", help="Queries of a sequence, if not as many as keys.")
@@ -89,9 +96,9 @@ def inspect(spec: str, archs: str, head_dim: int, dtype: str) -> None:
 @click.option("--json", "json_", metavar="FILE", type=_FILE, help="Write the measures there.")
 @click.option("--plot", metavar="FILE", type=_FILE, help="Draw them there, as PNG; needs matplotlib.")
 def bench(
-    specs: Sequence[str], against: str | None, lengths: str, queries: int | None, tokens: int, head_dim: str,
-    heads: str | None, dtype: str, target: str, forward: bool, cache: bool, replay: bool, json_: Path | None,
-    plot: Path | None,
+    specs: Sequence[str], against: str | None, folders: Sequence[str], lengths: str, queries: int | None, tokens: int,
+    head_dim: str, heads: str | None, dtype: str, target: str, forward: bool, cache: bool, replay: bool,
+    json_: Path | None, plot: Path | None,
 ) -> None:  # fmt: skip
     """Time variants on this GPU beside other libraries that can say them, with the memory they take."""
     from rich.console import Console
@@ -101,12 +108,13 @@ def bench(
     from ..gpu.peers import PEERS
     from ..gpu.results import Machine, document, summary, table
 
-    names = against.split(",") if against else list(PEERS)
+    names = against.split(",") if against else [] if folders else list(PEERS)
     if unknown := [name for name in names if name not in PEERS]:
         raise click.BadParameter(f"unknown peer {unknown[0]!r}; there are {', '.join(PEERS)}", param_hint="--against")
     sizes = timing.sizes(lengths, queries or (1 if cache else None), tokens, head_dim, heads, dtype)
     loaded = arguments.load(specs)
     arguments.fit(loaded.values(), [one.head_dim for one in sizes], [one.v_dim for one in sizes])
+    beside = [_beside(folders, spec.name) for spec in loaded.values()]
     if cache:
         arguments.decoding(loaded.values())
         if longer := [one for one in sizes if one.q_len > one.k_len]:
@@ -118,9 +126,9 @@ def bench(
     packages = arguments.packages(loaded)
     console, results = Console(width=None if sys.stdout.isatty() else 150), []
     click.echo(f"{machine.device}, torch {machine.torch}, triton {machine.triton}")
-    for spec, package in zip(loaded.values(), packages, strict=True):
+    for spec, package, others in zip(loaded.values(), packages, beside, strict=True):
         for result in timing.run(
-            spec, package, sizes, names, target=target, backward=not forward, replays=replay, cache=cache
+            spec, package, sizes, names, target=target, backward=not forward, replays=replay, cache=cache, beside=others
         ):
             results.append(result)
             console.print(table(result))
@@ -132,6 +140,26 @@ def bench(
         from ..gpu import plots
 
         plots.write(plot, machine, results)
+
+
+def _beside(folders: Sequence[str], variant: str) -> dict[str, Path]:
+    """Where each other package of a variant stands, by the name that it has."""
+    from ..gpu.peers import PEERS
+    from ..gpu.results import OURS
+    from ..gpu.targets import TARGETS
+
+    found: dict[str, Path] = {}
+    for text in folders:
+        name, _, folder = text.partition("=")
+        place = Path(folder) / variant
+        if not (name and folder):
+            raise click.BadParameter(f"expected NAME=DIR, got {text!r}", param_hint="--beside")
+        if name in {*PEERS, *TARGETS, *found, OURS}:
+            raise click.BadParameter(f"another contender is called {name!r}", param_hint="--beside")
+        if not (place / "__init__.py").is_file():
+            raise click.BadParameter(f"no package in {place.as_posix()}", param_hint="--beside")
+        found[name] = place
+    return found
 
 
 @click.command()

@@ -7,9 +7,10 @@ import functools
 import re
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -32,6 +33,7 @@ LARGE = 8192  # rows and columns of the matrices whose product is the ceiling
 COPIED = 1 << 30  # bytes of the copy that is the ceiling of calls over a cache
 BOTH = "both"  # the choice that calls make, and each target by itself
 Clock = Callable[[Callable[[], object]], float]  # gives milliseconds
+_NONE: Mapping[str, Path] = MappingProxyType({})
 _APART = {"bf16": 2e-2, "fp16": 4e-3, "fp32": 1e-3}  # of what a right output may differ by, beside its own size
 
 
@@ -102,10 +104,12 @@ class Contender:
 def run(
     loaded: Spec, package: emit.Package, sizes: Sequence[Sizes], names: Sequence[str], *, target: str = BOTH,
     backward: bool = True, replays: bool = False, cache: bool = False, device: str = "cuda", clock: Clock | None = None,
+    beside: Mapping[str, Path] = _NONE,
 ) -> Iterator[Result]:  # fmt: skip
     """Measures a variant and the peers of these names, one call after the other; by another clock, if one is given.
 
-    Without gradients, if asked to; replays of a CUDA graph and calls over a cache have none.
+    Without gradients, if asked to; replays of a CUDA graph and calls over a cache have none. Packages of the variant
+    that stand in folders join under the names that they have in `beside`.
     """
     import torch
 
@@ -113,7 +117,8 @@ def run(
     clock = clock or (replayed if replays else milliseconds)
     with tempfile.TemporaryDirectory(prefix="attnforge-") as folder:
         decoding = planned if cache else None
-        ours = _Ours(package, Path(folder), target, several=planned.hopper is not None and not cache, decoding=decoding)
+        ours = _Ours(package, Path(folder), target, several=planned.hopper is not None and not cache, decoding=decoding,
+                     beside=beside)  # fmt: skip
         exported = Exported(loaded, Path(folder))
 
         def measured(fitting: Sizes) -> Result:
@@ -128,6 +133,7 @@ def run(
             except Exception as error:  # too large a call, or too large a head; the next one may be of interest
                 return Result(loaded.name, fitting, 0, (Row(OURS, note=_told(error)),), cached=cache)
             entered = [own, *(ours.in_pages(call, gold) if cache else ours.by_target(call, gold, backward))]
+            entered += ours.others(call, gold)
             entered += [_entered(PEERS[name], exported, call, gold) for name in names]
             ceiling = _race(entered, _copy(call) if cache else _large_product(call), call, backward, clock)
             rows = tuple(contender.row for contender in entered)
@@ -147,14 +153,19 @@ class _Ours:
     """The package, loaded once for each way to choose its kernels: each remembers the calls of its own."""
 
     def __init__(
-        self, package: emit.Package, folder: Path, target: str, *, several: bool, decoding: Plan | None = None
-    ) -> None:
+        self, package: emit.Package, folder: Path, target: str, *, several: bool, decoding: Plan | None = None,
+        beside: Mapping[str, Path] = _NONE,
+    ) -> None:  # fmt: skip
         self.decoding = decoding
         self.asked = {OURS: None if target == BOTH else target}
         self.telling = several or target != BOTH
         if target == BOTH and several:
             self.asked |= {name: name for name in targets.TARGETS}
         self.loaded = {name: functions(package, folder / name, f"{package.name}_{name}") for name in self.asked}
+        self.beside = tuple(beside)
+        for i, (name, place) in enumerate(beside.items()):
+            self.asked[name] = self.asked[OURS]
+            self.loaded[name] = module(f"timed_{package.name}_beside_{i}", place / "__init__.py")
 
     def contender(self, name: str, call: Call) -> Contender:
         """The package with its kernels chosen in one of these ways."""
@@ -168,6 +179,13 @@ class _Ours:
         """Where calls choose their kernels in this way."""
         target = self.asked[name]
         return contextlib.nullcontext if target is None else functools.partial(targets.asked, target)
+
+    def others(self, call: Call, gold: torch.Tensor) -> list[Contender]:
+        """The packages beside it."""
+        made = [self.contender(name, call) for name in self.beside]
+        for one in made:
+            _try(one, call, gold)
+        return made
 
     def in_pages(self, call: Call, gold: torch.Tensor) -> list[Contender]:
         """The package over a cache in pages."""

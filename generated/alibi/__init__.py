@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ae816ace5bcabff5
-#   text hash     212033b03dda012f
+#   content hash  28da880027c89302
+#   text hash     c865e90352f6fbd3
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  0ff248dbd054c0bd
-#   text hash     9db60226efcbd815
+#   content hash  b725d4f39504fb17
+#   text hash     aa4aff39133fc4c7
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

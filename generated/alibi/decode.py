@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8e5ab65f973e0c71
-#   text hash     7b9c2b2623fda9a8
+#   content hash  b9b956bf378d2bca
+#   text hash     29149e70fca5b652
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  c6270d071e70f0dc
-#   text hash     d8a541b449e1a794
+#   content hash  296a8d7b9ac9935d
+#   text hash     25275d18f49d0e34
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  ec753c0cea4d3078
-#   text hash     f9cf594d81f1b5bc
+#   content hash  1c5a6319307dce65
+#   text hash     b5c516d78c8f0d3b
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a576be43c56aaccb
-#   text hash     37fc7d8ad83938cd
+#   content hash  63f8bb4477d6c718
+#   text hash     322ff50ffc790263
 #   render with   attnforge render specs/alibi.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

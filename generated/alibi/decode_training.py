@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  bc5d7dae04ff5f67
-#   text hash     fda7822a0bac8c9a
+#   content hash  acabded4be0cb7a2
+#   text hash     50728fd4e2e8929e
 #   render with   attnforge render specs/alibi.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

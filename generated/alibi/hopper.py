@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  34cb1ba5c6e6b782
-#   text hash     3f1987d80550860e
+#   content hash  98699e233de303bc
+#   text hash     ae91275079e1fcb6
 #   render with   attnforge render specs/alibi.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  2c99bb91b6640b58
-#   text hash     2a4d277f56656ae0
+#   content hash  b6036a345ae36126
+#   text hash     eeaead464e0b6486
 #   render with   attnforge render specs/alibi.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

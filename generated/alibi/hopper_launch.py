@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  19757a63b0a4c0da
-#   text hash     88ab24d2156b802c
+#   content hash  a45c71fb69efcaf6
+#   text hash     5c4c885206b7fa71
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  80f914f68addc745
-#   text hash     b41167ad83810e42
+#   content hash  348f0714ae0cb88a
+#   text hash     1270ce9180b0a527
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

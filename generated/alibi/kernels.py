@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  7de415506e6e6a27
-#   text hash     9380a0cc853027b0
+#   content hash  b12058b44cfa88d1
+#   text hash     3504f23d3415d37c
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

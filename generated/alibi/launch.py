@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a855ea04a18d6326
-#   text hash     7ba1b77490d15649
+#   content hash  cb8e969241483cca
+#   text hash     6e5fec6606439fe8
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  5225f04cb1987498
-#   text hash     9edcea21d0965257
+#   content hash  1cb5ee9eb7a0300e
+#   text hash     a870c26970429759
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  8314a7e19ffd45e5
-#   text hash     6721277c30c24ea7
+#   content hash  1d6b0043c315f49c
+#   text hash     a734ed3c8bad4c51
 #   render with   attnforge render specs/alibi.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

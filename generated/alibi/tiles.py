@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  419ff268e57a6f1d
-#   text hash     578685605750ba11
+#   content hash  fe51e5c4a1c7ce84
+#   text hash     805fc221a8aff267
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  b98ac64794fa6a55
-#   text hash     bb92e91bc38f7ade
+#   content hash  0e10e04a59b3b236
+#   text hash     15a31b013b44ac80
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

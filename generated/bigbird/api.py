@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  c05a1d7d3487bc0b
-#   text hash     82602108a234beeb
+#   content hash  16620f91dd5d8b9a
+#   text hash     d9ece85a42dd9675
 #   render with   attnforge render specs/bigbird.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

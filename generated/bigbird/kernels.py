@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  9e3e4bd7dd6310f4
-#   text hash     3306aa117e34e82b
+#   content hash  2d55e36655e40650
+#   text hash     8258eaec7af19a68
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  309219207b3d1ac2
-#   text hash     99223c84bb79e289
+#   content hash  72766be708ebd0c1
+#   text hash     540e8cde76d32130
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  496f91ad883aaef4
-#   text hash     99face7fef04a109
+#   content hash  c33ef0a5759b80e1
+#   text hash     5161e69a276e1ba2
 #   render with   attnforge render specs/bigbird.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  5c905d9a96a8b5db
-#   text hash     dd4e41d173fa319c
+#   content hash  4d8cb32372ce53d1
+#   text hash     b6754559e341b266
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  49ec12d6ce11ed19
-#   text hash     3a9e0d5e96b45947
+#   content hash  efc720f841bb7ced
+#   text hash     5110b133f39dcb29
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  e3dec40eefeb31f4
-#   text hash     5f3881351b28b3ea
+#   content hash  fa5be4036f78cf97
+#   text hash     81aa9f5437aee44f
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c4a19ff893fa8880
-#   text hash     ccc177adfd01752e
+#   content hash  fc8b9cf97cf9c23f
+#   text hash     533953534be86a60
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  05d680994fbb8bee
-#   text hash     4154ae77d75702b1
+#   content hash  0a4f49ab941503d9
+#   text hash     d8129380fe7cc7e5
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  339453026babb847
-#   text hash     9ff147b6ee71daff
+#   content hash  3a51040d2b4455fd
+#   text hash     bda7c12366c5515f
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  c437a3adbcc15976
-#   text hash     a1f32b2d5d5d213e
+#   content hash  86c8cb8ffa497bd0
+#   text hash     a5be8066dc6f3db8
 #   render with   attnforge render specs/block_sparse.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

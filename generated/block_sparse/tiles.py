@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  25fa506a7ab01883
-#   text hash     4b1d5219b30e6df9
+#   content hash  8fc2f10855c64748
+#   text hash     534556bb7d936448
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

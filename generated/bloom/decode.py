@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6bff5796b8778edf
-#   text hash     303fe1f452140ad0
+#   content hash  9c1ae5d7abcc6ea4
+#   text hash     424fd6ed87c535e4
 #   render with   attnforge render specs/bloom.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3bc33e9123f56f40
-#   text hash     2feb6ff036ef90b2
+#   content hash  e2c7e76e4d4c92be
+#   text hash     6320d60aed0ddd12
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3316e126b190f5a4
-#   text hash     048d71c45a09382b
+#   content hash  943727b708fb7a9e
+#   text hash     ae8454b49bbf1c02
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

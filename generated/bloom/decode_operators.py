@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6d28fce843ddbf1e
-#   text hash     220060606ace5eee
+#   content hash  93549419647f17fd
+#   text hash     220f6c5ba4929613
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  5bb9b526dbdeb6fd
-#   text hash     d7f1faf16a65f9d4
+#   content hash  a51b24d11596c8b8
+#   text hash     1baff0811a12dac9
 #   render with   attnforge render specs/bloom.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6591d066d807c53a
-#   text hash     d6224f5c11794e37
+#   content hash  a022560fe0383e83
+#   text hash     e52c29500e626b09
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

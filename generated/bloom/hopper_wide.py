@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  6cf8739938ea5ade
-#   text hash     6ab8ee314b62760b
+#   content hash  70700763d707fd97
+#   text hash     3a3d19a5cc1459ae
 #   render with   attnforge render specs/bloom.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

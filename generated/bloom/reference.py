@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e3c874e7f4c3fa23
-#   text hash     80da2ef241ae0f25
+#   content hash  fc3f26a27ffe29ba
+#   text hash     2e0763250a0836f9
 #   render with   attnforge render specs/bloom.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2b6312c804ffc100
-#   text hash     05bb6b66547096fe
+#   content hash  2a591510a4faf6f5
+#   text hash     3cbd95934ab3ed17
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  efdd300de2b15202
-#   text hash     44bf4cd6b90d7c7a
+#   content hash  63a0d6ef1e555196
+#   text hash     bc53861cc7bcbeeb
 #   render with   attnforge render specs/bloom.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  95276f47877f9ccc
-#   text hash     e14d1afc26f93f95
+#   content hash  5d5fa836216ab1cc
+#   text hash     8ec5e7621273172a
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

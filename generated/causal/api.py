@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d8db9a7a5af8a657
-#   text hash     93066c35b778398a
+#   content hash  5a7e8f949a83de3d
+#   text hash     751b9c7ed488f7d4
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

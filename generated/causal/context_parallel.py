@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fbdc1372a73b7260
-#   text hash     c7124dbacff4ccd1
+#   content hash  5ebfc55f8014688c
+#   text hash     40b67c0e897c37ec
 #   render with   attnforge render specs/causal.yaml
 """Attention of tokens that the ranks of a process group share out, for sequences longer than one GPU holds."""
 
@@ -40,8 +40,8 @@ def attention(
     group: the ranks, a process group or a DeviceMesh of one dimension; all if None
     zigzag: whether a rank has a stretch of tokens from either end, in place of one stretch
     k_lens, k_starts: int32 (B,), optional; entry b has the keys of rows k_starts[b] to k_lens[b] of all ranks
-    q_start: int or int (B,); the position of the first query of all ranks, needed beside k_lens or k_starts. If None,
-        the last query of all lines up with the last key
+    q_start: int or int (B,), optional; the position of the first query of all ranks, needed beside k_lens or k_starts.
+        If None, the last query of all lines up with the last key
     scale: factor of q·k, 1 / sqrt(D) if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq)
     """

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  abc3bc35bb0b13c6
-#   text hash     47953e6ced5f5b20
+#   content hash  71c131a7c4693711
+#   text hash     1ff277e2182debfd
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

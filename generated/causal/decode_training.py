@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  078889fae19e94f9
-#   text hash     3efeedbfedaa535f
+#   content hash  75bad072350379b1
+#   text hash     a225b1366b9cc30a
 #   render with   attnforge render specs/causal.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  21c95a8099d56b20
-#   text hash     86644f756104f107
+#   content hash  6333108f5e1b5dac
+#   text hash     0af9041607697b98
 #   render with   attnforge render specs/causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

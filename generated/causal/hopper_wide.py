@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  91eea0b14d9b5e34
-#   text hash     af5360f453010c5f
+#   content hash  c9c476495b3e3fed
+#   text hash     6d4e41eb886e71a4
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  12990bd2a4989635
-#   text hash     b95040415fa7c9a9
+#   content hash  5ad5961343e63ea5
+#   text hash     eb2a0fb338d1e1fc
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

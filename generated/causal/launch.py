@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  fbd04e403a6a86d1
-#   text hash     eaf9096c964c34cf
+#   content hash  a0850b8601e186d7
+#   text hash     6c0d699834113b8c
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,16 +1,18 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4fa91628c8386164
-#   text hash     b0c251c0d5a25ab9
+#   content hash  4af19345f465f38c
+#   text hash     c541fb9817adb557
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
 from __future__ import annotations
 
+import functools
+
 import torch
 
-from . import arguments, decode_arguments
+from . import arguments, context_parallel, decode_arguments
 from .api import attention
 from .decode import append, attend_with_cache
 
@@ -72,17 +74,26 @@ class Attention(torch.nn.Module):
         self,
         x: torch.Tensor,
         *,
+        group=None,
+        zigzag: bool = True,
         k_lens: torch.Tensor | None = None,
         k_starts: torch.Tensor | None = None,
         cache: Cache | None = None,
     ) -> torch.Tensor:
         """What the layer makes of x (B, T, hidden_size), in its shape.
 
+        group: the ranks that share out the tokens, of which x has this rank's part; x has all tokens if None
+        zigzag: whether a rank has a stretch of tokens from either end, in place of one stretch
         k_lens, k_starts: int32 (B,), optional; entry b has the tokens of rows k_starts[b] to k_lens[b], without the last one
         cache: of `new_cache`, optional; x are tokens that follow those in it
         """
+        if cache is not None and group is not None:
+            raise ValueError("cache: expected none beside group, as a cache holds the tokens of one rank")
         if x.dim() != 3:
             raise ValueError(f"x: expected shape (B, T, hidden_size), got {tuple(x.shape)}")
+        attend = (
+            attention if group is None else functools.partial(context_parallel.attention, group=group, zigzag=zigzag)
+        )
         # view would not find the number of heads where there are no tokens
         q = self.q_norm(torch.unflatten(self.q_proj(x), -1, (-1, self.head_dim)))
         k = self.k_norm(torch.unflatten(self.k_proj(x), -1, (-1, self.head_dim)))
@@ -92,9 +103,7 @@ class Attention(torch.nn.Module):
                 raise ValueError("cache: expected no k_lens and k_starts beside it; Cache.keep leaves padding out")
             out = self._decode(q, k, v, cache)
         else:
-            out = attention(
-                q, k, v, k_lens=k_lens, k_starts=k_starts, q_start=_start(k_lens, k_starts), scale=self.scale
-            )
+            out = attend(q, k, v, k_lens=k_lens, k_starts=k_starts, q_start=_start(k_lens, k_starts), scale=self.scale)
         out = out.flatten(-2)
         if self.g_proj is not None:
             out = out * self.g_proj(x).sigmoid()

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  04e3db820f3fc49f
-#   text hash     b0c342f388cf78b2
+#   content hash  d0cc72f8f44e4614
+#   text hash     546370d8dd5240d3
 #   render with   attnforge render specs/causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

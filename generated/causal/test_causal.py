@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  ec7767b7fcef5295
-#   text hash     becff43b764df0e7
+#   content hash  a12069138043b658
+#   text hash     26328db3276583e4
 #   render with   attnforge render specs/causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a8878beb542dfb5e
-#   text hash     94a3f48c9da7032b
+#   content hash  d6e387f0ec126799
+#   text hash     e8adc4ea12e8c394
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  3b11bfc96942655f
-#   text hash     28d45b29453c4621
+#   content hash  381b80a357fb2440
+#   text hash     ad59b230889d51d6
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  0a37e968f592c837
-#   text hash     5782a5355854ac4d
+#   content hash  e563e6392ee38960
+#   text hash     270ee228c7c88ba4
 #   render with   attnforge render specs/causal_mha.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

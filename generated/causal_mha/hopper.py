@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5200526d34fc09d8
-#   text hash     16a6b9adc70722ef
+#   content hash  78335f09ba26bc0f
+#   text hash     7244a999b10bfefa
 #   render with   attnforge render specs/causal_mha.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

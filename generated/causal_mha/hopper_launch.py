@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  ff91a64566cd2765
-#   text hash     92b5fc9e0ea2d3f4
+#   content hash  de59166cad1a19cb
+#   text hash     993991579e8c2b45
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  2c4b21b29d4f0eb9
-#   text hash     aecf64699d40dd23
+#   content hash  a95e753b92a10f07
+#   text hash     1bff89d08d7e2690
 #   render with   attnforge render specs/causal_mha.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  1123798f57c1f0c2
-#   text hash     4869622d4f3567d7
+#   content hash  b8d6b892e858b5c2
+#   text hash     0c37fc5b9c120d8e
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  32ab0ba28696c265
-#   text hash     ea24a3adc1510890
+#   content hash  f5c978f90c337bbc
+#   text hash     40a43c163514c9af
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c81690c2d9d649ea
-#   text hash     7427f035710dc403
+#   content hash  cf5b0d8b92651cfa
+#   text hash     304cc368b06f3224
 #   render with   attnforge render specs/causal_mha.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

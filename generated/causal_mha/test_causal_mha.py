@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  168b04d4727b9a3f
-#   text hash     eb87c354b67f426c
+#   content hash  eabc47153c8e880d
+#   text hash     4afa464aa7da6532
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  5cc784191422fcba
-#   text hash     01b5fbde6206857f
+#   content hash  bf9584bc007d1ae8
+#   text hash     174a1e4111c8af09
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

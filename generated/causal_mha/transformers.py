@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  460079467c92f0bd
-#   text hash     150bddc53e9b8b9e
+#   content hash  7e190c6559719c88
+#   text hash     dcb8a04943d78a1c
 #   render with   attnforge render specs/causal_mha.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

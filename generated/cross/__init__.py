@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  3ec8a56b710f6e1b
-#   text hash     febfb3d929f91103
+#   content hash  371f9b5f6da2179e
+#   text hash     bae91a330c3bc22d
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

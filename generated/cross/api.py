@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  67d1350a1c2fce03
-#   text hash     da0a28206e19de76
+#   content hash  ab70b02273f68f3a
+#   text hash     d4fddc78f51fa44c
 #   render with   attnforge render specs/cross.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  da5d433dc09f6220
-#   text hash     7341b4b16a4e5af3
+#   content hash  19002ffb4589c0f9
+#   text hash     b0e7456b05172dad
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

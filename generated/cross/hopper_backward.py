@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  fb014ca3ab4dadf5
-#   text hash     fd31ee66929cac35
+#   content hash  d2e812b403df7942
+#   text hash     95771005db3067b4
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

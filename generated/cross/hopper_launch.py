@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  5f3cc9f7b3423fe4
-#   text hash     dc01f005e6121c87
+#   content hash  43908a5b5153f6d2
+#   text hash     09c85444565be7ed
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

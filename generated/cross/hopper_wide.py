@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  792508c6e63321d0
-#   text hash     c67ae028b5ca0010
+#   content hash  068be0e6241168a5
+#   text hash     91a908a4f3100f1e
 #   render with   attnforge render specs/cross.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  82b80f1e76cb7d3f
-#   text hash     9ad949e71ae3cb3a
+#   content hash  436553189caceeef
+#   text hash     b0753bf442acc5eb
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

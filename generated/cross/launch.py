@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  dc0e096a25df38a6
-#   text hash     da67e0bacdcb70bf
+#   content hash  dabb74ff7f70dd77
+#   text hash     edf739faf2ca1892
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

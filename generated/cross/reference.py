@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ad37c8d09765b1a0
-#   text hash     313a741b93b4bae1
+#   content hash  ab41c7aa9dcd081e
+#   text hash     854dd8db123cc6e9
 #   render with   attnforge render specs/cross.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  7b195b66b2e6d787
-#   text hash     e8d4de943e867caa
+#   content hash  ecd424e284d82e5d
+#   text hash     f6878895e850360d
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  363a890c9437997f
-#   text hash     8ad3fcaf34d1df02
+#   content hash  4ac906da9feb370e
+#   text hash     68535b4bafc39497
 #   render with   attnforge render specs/cross.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  af8ec16761939400
-#   text hash     0dd1e9d718ed5955
+#   content hash  34b012d65ba254e2
+#   text hash     cd6d0128aff6ca51
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  73fcd976597192bd
-#   text hash     d335e1682b763ac5
+#   content hash  75862e9b4ff9aabc
+#   text hash     c9d92b10792956ee
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

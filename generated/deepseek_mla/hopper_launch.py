@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  d527cfe421272865
-#   text hash     cca1af2a0e5310a5
+#   content hash  f1cf059071661652
+#   text hash     737be54652333ce4
 #   render with   attnforge render specs/deepseek_mla.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  53024dc2ae251e26
-#   text hash     c0bbfa421d81ca31
+#   content hash  7c793e493ef070fc
+#   text hash     3ae9f4cc28b58cba
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9651c0682f42d88c
-#   text hash     74255ae5e05de1bd
+#   content hash  cd396c2ced508cc0
+#   text hash     e97f4886b830fd42
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  3af63e3e45682496
-#   text hash     abf0740d6a5e2efe
+#   content hash  10863363bdeb45dc
+#   text hash     82d4bbbe82a5084b
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  43c4f5624203b6e7
-#   text hash     39aa6dfe4157d8f6
+#   content hash  c6cc79a65c3d4109
+#   text hash     bf270c376908b2f3
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  8ed04526a4eae414
-#   text hash     f1e07d503aedbde4
+#   content hash  9c9cb9b4af946fb4
+#   text hash     006d087439526163
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

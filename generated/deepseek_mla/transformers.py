@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  17fe9f1636a80cc2
-#   text hash     e2ddd126f3673d73
+#   content hash  2bffaeda0c5cd696
+#   text hash     87d8c7b58cb42ea5
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  9252268a5e17f503
-#   text hash     c33d08ee3a298f6f
+#   content hash  ca0d9893a5bf9820
+#   text hash     13b5144fd200a007
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

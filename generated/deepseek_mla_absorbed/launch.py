@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  f3f0277fb25e453c
-#   text hash     fe361698e4b9e98e
+#   content hash  06eab6f36fd419ae
+#   text hash     d65adbcea78b2bd0
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  12551c0e4b9a2ae5
-#   text hash     fca68a731e6a26c3
+#   content hash  2272536d05ec7a13
+#   text hash     067a882c7e600820
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b6c25e393848399c
-#   text hash     201a3a892e6ca0e3
+#   content hash  b13ea5a13943ed24
+#   text hash     b59264fa9d75c3ee
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  92052f718f166a19
-#   text hash     429f54871aece35f
+#   content hash  acb9208040e76c07
+#   text hash     0c92cf88b5bf8ec9
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  578d8d6b8276bc6a
-#   text hash     f38d98f8542a8df5
+#   content hash  b515b3b904ba2810
+#   text hash     f3ee49637d48d804
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

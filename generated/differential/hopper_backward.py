@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  d6fb340c4fc292a9
-#   text hash     4bd97dd3c9e27f0f
+#   content hash  b10f24c62883be65
+#   text hash     9c378f8cb164a3a2
 #   render with   attnforge render specs/differential.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

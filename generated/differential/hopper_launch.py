@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  7c4197e6804741d6
-#   text hash     66617153bc8703d5
+#   content hash  c9bd647f8406e08a
+#   text hash     0e7b6dc3828c9f6a
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  98639c1ffe71d3b0
-#   text hash     9eefae4625bf3e76
+#   content hash  095391321e6a1f8a
+#   text hash     17a95461314212e0
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  52f0f8c2a3c2020e
-#   text hash     e7740babbd613bf2
+#   content hash  5a6e48c3d6c54428
+#   text hash     4a12a937aa64455c
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  ff8d42e6087c583d
-#   text hash     3a32897f216e95eb
+#   content hash  139563142e8f2903
+#   text hash     6951f4c4aa2f6009
 #   render with   attnforge render specs/differential.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

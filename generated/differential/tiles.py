@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  1d348bbaa7550d17
-#   text hash     a4c9f4ff7e4b5f29
+#   content hash  70342f7ac40bd109
+#   text hash     6b8fbac7f56d55c0
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

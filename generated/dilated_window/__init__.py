@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  f50677b583c5b0dc
-#   text hash     96cdd94cda62a207
+#   content hash  b9161575af257699
+#   text hash     9eb7ababe868bf15
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

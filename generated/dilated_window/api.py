@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  74bd146d4f6fc7e7
-#   text hash     5ad245104b4fe032
+#   content hash  0590e33f8c1a1674
+#   text hash     94434724efbad31e
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

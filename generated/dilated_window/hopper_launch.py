@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  140c08904369f2e0
-#   text hash     75d0e1a9cbbc2aa4
+#   content hash  04f4f23a165c4a43
+#   text hash     991a02b4cc7853ca
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

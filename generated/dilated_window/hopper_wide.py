@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  704fb4224b3c0a29
-#   text hash     e5237651f4388bd0
+#   content hash  b5f74f60b1829ea5
+#   text hash     1bdec5dca3e82a3e
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  94c2e4cec7155e08
-#   text hash     2b97dbff2d42bd63
+#   content hash  56f6ae9a9bc44a70
+#   text hash     fef1dd14158e908f
 #   render with   attnforge render specs/dilated_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

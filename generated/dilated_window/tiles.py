@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  11a5a727d06048b5
-#   text hash     81253cb24d98b677
+#   content hash  0fcc72f99479d7e8
+#   text hash     0ae52463679e315b
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  278a24bd55ab1be8
-#   text hash     5072c98d3baf775b
+#   content hash  4b19a6f6a6131721
+#   text hash     ea9ec08fec918ae3
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  72df6fe34bb1371e
-#   text hash     be8f2b20ca710ae4
+#   content hash  edde90988553f71d
+#   text hash     172e29428428f483
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  e68f91904fee3f68
-#   text hash     6ad4133e0c44487d
+#   content hash  eaf1d95fae4b9bdb
+#   text hash     3514dc07e9e91564
 #   render with   attnforge render specs/flash1.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

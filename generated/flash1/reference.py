@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  40b10057ddad77e6
-#   text hash     ca452cc3fec2682a
+#   content hash  0b154bf18e7e5a17
+#   text hash     94d0b3306bdb9030
 #   render with   attnforge render specs/flash1.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

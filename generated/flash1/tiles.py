@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  6a4b4982eb8e530a
-#   text hash     ac4300cb2b4d3d17
+#   content hash  585cc9c6c32530bc
+#   text hash     32ddf3bb0f99f48c
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  dd8dfa2f864be120
-#   text hash     8daaf626a4303b9d
+#   content hash  184d216993be8af9
+#   text hash     dd60421887f773b3
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

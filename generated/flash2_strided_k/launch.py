@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  be22585381c17e64
-#   text hash     17c772102899c0b1
+#   content hash  446b97f0b5e3a0d4
+#   text hash     3231caf4c53ba9da
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

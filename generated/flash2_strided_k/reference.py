@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  380d4c33c4195c68
-#   text hash     105c931051985819
+#   content hash  516d705ca05d89f1
+#   text hash     66a3ba67e4e97bc4
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  ddda3a3f7341b5c4
-#   text hash     071f45b7a23f9b98
+#   content hash  df4856a475af16bf
+#   text hash     926bcbc587412ba5
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

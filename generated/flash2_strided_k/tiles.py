@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  323ab969dcb49b78
-#   text hash     c8e6b76c23057e7a
+#   content hash  ad3bf7080702794b
+#   text hash     026e0a759127dc45
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The shapes of tiles that kernels are launched with.
 

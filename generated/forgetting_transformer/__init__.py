@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  47334c98f15fcc32
-#   text hash     2a9afb4c9ab8f2eb
+#   content hash  b253df6b4928f12a
+#   text hash     fc897def23ffd928
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

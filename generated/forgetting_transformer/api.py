@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  42c774365b2ca41a
-#   text hash     d8e1790cd8be2ea0
+#   content hash  d7d700ace1179a83
+#   text hash     ac1a5b438245c8d3
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b133d3a6f73d1a69
-#   text hash     01c82fe11afdd5c7
+#   content hash  57a583f3c7864948
+#   text hash     08db4514745a7cce
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  bd5104214f1aff01
-#   text hash     80d678d9b098be31
+#   content hash  447cb3677683265f
+#   text hash     51ed3e83fce0385d
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  a2703829e12449eb
-#   text hash     a37ebb21156860a1
+#   content hash  9bd7e5dc19b2eb45
+#   text hash     915014648535bfd6
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  6cb530217aab47f7
-#   text hash     8e7b49373392a667
+#   content hash  e4b7ce0fe0f94a05
+#   text hash     a552f7b0531bd726
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

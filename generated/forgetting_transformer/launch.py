@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e71e1f3096e4ffc2
-#   text hash     0736913b233d5f02
+#   content hash  464d2a7630d42299
+#   text hash     53cf60d9f566c298
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  7ccaad4aa4f3c173
-#   text hash     25d819d0cae7fbce
+#   content hash  26a215328f6464a7
+#   text hash     630c4b59e9777f56
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

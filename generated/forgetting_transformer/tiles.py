@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  0ea5ccfaa298a8f7
-#   text hash     efff1c2de98a43ea
+#   content hash  0d54f0841c982e55
+#   text hash     f10b9b400c73b7d8
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

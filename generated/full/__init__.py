@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  8d69c4d8a2741e1c
-#   text hash     d92c26756b4b7610
+#   content hash  ebc9a80efc26a8c2
+#   text hash     1556a9321715324f
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  49c13b04b980cec6
-#   text hash     b8b126d13da3ed2a
+#   content hash  d6c02b388b6a3d14
+#   text hash     21c3e5ab8f28755e
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

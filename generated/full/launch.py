@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  b7a26f7c0ebda6e0
-#   text hash     648b5681994bc272
+#   content hash  1fc8b15dfa15e7c2
+#   text hash     6d319395a3d3f284
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

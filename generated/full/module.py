@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  7fa547ff0fff8b8c
-#   text hash     3554b34c0ab785b7
+#   content hash  9c2535453cd91494
+#   text hash     7c71298e249209b4
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

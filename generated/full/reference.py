@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  e13cd5cce4f85187
-#   text hash     2f345f39a8a84a08
+#   content hash  1d4cda6a441a58bb
+#   text hash     712f7d91c3d9fa52
 #   render with   attnforge render specs/full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

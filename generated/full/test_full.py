@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  c5005fa1b590bb3b
-#   text hash     ef436ddd4b1b2991
+#   content hash  396a4a21d3d131b8
+#   text hash     352092a8950d6ed5
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

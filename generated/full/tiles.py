@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  81ae29e45ba6e040
-#   text hash     2cfd2d2bf2ad42c6
+#   content hash  0cfaa39e49beb6b8
+#   text hash     1f47a8724d6a17aa
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

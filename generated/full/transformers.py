@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  bd857444325081f1
-#   text hash     1607409a81f0acb8
+#   content hash  581b6cad0bc87db3
+#   text hash     92e9c492c1d2bffb
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

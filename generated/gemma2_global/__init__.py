@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a95545fa9ce431a8
-#   text hash     4c53ce136311d03c
+#   content hash  77792b1fbcdacfbe
+#   text hash     22a5df2dc7c6576d
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4dd923c1935988ba
-#   text hash     1914a8c66c5e051a
+#   content hash  c7bdcd7be0fbcc32
+#   text hash     d557cbcec242bbbb
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

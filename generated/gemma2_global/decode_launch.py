@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9092aa73366f7a85
-#   text hash     d7e8f85e502d2281
+#   content hash  b6d1f0699380a306
+#   text hash     215a38f868bc13aa
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  0c5deab5ce8ce2b4
-#   text hash     c9573b85f1032d7f
+#   content hash  d22eba6448eb412b
+#   text hash     747629585e5f005b
 #   render with   attnforge render specs/gemma2_global.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

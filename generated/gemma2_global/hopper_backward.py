@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  69e93047ae860bf6
-#   text hash     627ebcc1cd04cc2d
+#   content hash  4dd518f84326dbb2
+#   text hash     dc81438ac58e13ca
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

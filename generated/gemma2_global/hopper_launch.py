@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  1155f8417b8b68d8
-#   text hash     34b798af87c4e4b8
+#   content hash  f422e2fb1d1e91dc
+#   text hash     40e715c51129644a
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  57ab228e1e9ff007
-#   text hash     8ff73c4679245e82
+#   content hash  f35aac94b9eb8cf9
+#   text hash     d454149dbbfce86a
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

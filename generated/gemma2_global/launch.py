@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  9c8917e3407eadf6
-#   text hash     bd6b5d6f2da80680
+#   content hash  45a21045c4db6754
+#   text hash     ccfbac291b4a8c87
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f98610eb647e6167
-#   text hash     6b3b650a0d38de03
+#   content hash  ef17404d5795ec3f
+#   text hash     802e8f05623fbfd1
 #   render with   attnforge render specs/gemma2_global.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

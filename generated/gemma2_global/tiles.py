@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b6d5bcdc292476d2
-#   text hash     4a4e8b943c02f6f2
+#   content hash  a8bc5e7ffd43b4c1
+#   text hash     615bac38897bf35e
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

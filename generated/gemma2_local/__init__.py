@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4853c7bbd1ea03d6
-#   text hash     6a405d5976f6409c
+#   content hash  73e026b6c4575fe6
+#   text hash     b2f91acb3d9a7c66
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

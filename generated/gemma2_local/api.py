@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2d2eee5c73ebc58c
-#   text hash     9aba6fdf25746102
+#   content hash  df34ac3e66485cbc
+#   text hash     71496750389d0fdf
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8ba04e8760e2f9e9
-#   text hash     042defccec2bcceb
+#   content hash  82c5374b7ff6ef0f
+#   text hash     043a7665acdfba7a
 #   render with   attnforge render specs/gemma2_local.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  47ee6a01a3cd0fc8
-#   text hash     c161e4a95875de08
+#   content hash  2af428a78bd423d0
+#   text hash     9cf5af4089061d9d
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  27bef994dca839fb
-#   text hash     5452f0030bc2f875
+#   content hash  daf8cb19c27d3602
+#   text hash     93e77cc33d23cb12
 #   render with   attnforge render specs/gemma2_local.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  46a6cd3738635324
-#   text hash     3d3e78da288f0399
+#   content hash  7cc1bf51a212ed35
+#   text hash     2560a083af720a9e
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  1a2b80bfcbf68e4e
-#   text hash     05d08f396fc64e1e
+#   content hash  9e77652f84035215
+#   text hash     aab69d5ddcaafc89
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0e63c1832e9e6f7a
-#   text hash     f81081637734e60e
+#   content hash  832cb38a43b017b4
+#   text hash     133ddf33b007f28f
 #   render with   attnforge render specs/gemma2_local.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a05e2bd5c81e6b08
-#   text hash     5f658122b682996e
+#   content hash  2f9ced2e7c9729c7
+#   text hash     fade598f8eecfcb4
 #   render with   attnforge render specs/gemma2_local.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  a5cf2ae8e4130baf
-#   text hash     e5bb44dc00ab824d
+#   content hash  06be9c94c61e829f
+#   text hash     0cf9135c0211c148
 #   render with   attnforge render specs/gemma2_local.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  4b113d2303447bf9
-#   text hash     84299661d1800ba5
+#   content hash  01dc8683aa70aa72
+#   text hash     ad0597d7344717da
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  77f1bf60f9691756
-#   text hash     55dec41f295d1e56
+#   content hash  cb823f4557401447
+#   text hash     7be9485ed02d5a6a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  7249a5ab9bc2c1f4
-#   text hash     c2576f40c76e5078
+#   content hash  8306f6fa1eb0a734
+#   text hash     e4d201bad11f6720
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

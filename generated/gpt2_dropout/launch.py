@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  040fa2d8f51c5425
-#   text hash     cd5bad17dcb5f7bc
+#   content hash  5caef55b4432e5e8
+#   text hash     95803cd82ff34abe
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

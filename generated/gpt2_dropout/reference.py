@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e7a516709edfad07
-#   text hash     f46fb5dad7e7baac
+#   content hash  51ebc3703a33c8f4
+#   text hash     dbeca804b926942c
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  4edbc6baa89c0284
-#   text hash     a3e11bdee7805ed9
+#   content hash  4901bb1774bdae06
+#   text hash     5223d1aa8743ae34
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  7306abcee43c4e94
-#   text hash     445bb1c045a11d1c
+#   content hash  747cb56e6752ca2c
+#   text hash     f4bcfe2053dc5566
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  0e0b2633bc2f2642
-#   text hash     6772400216e0a069
+#   content hash  f5d328219c5e07ee
+#   text hash     f72935d39e0007aa
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

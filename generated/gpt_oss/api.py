@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  2f34e5a8047c66b9
-#   text hash     fe7f848e980a41cb
+#   content hash  6d96918931dcc3e2
+#   text hash     c6278725e54f2a82
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e519362cb77f6644
-#   text hash     42126ca6ecc80b17
+#   content hash  a180fee4daa882a3
+#   text hash     7c9d76ef56cd5fdc
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

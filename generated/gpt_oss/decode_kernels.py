@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  4bdd71b7d45f08dd
-#   text hash     b53dd0e4d73b9804
+#   content hash  6d0c5a85702884a3
+#   text hash     c68903cbda1aeb05
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a4a659b76994d9ff
-#   text hash     d44fe0a29e1fca3c
+#   content hash  09d61bdfc128f97f
+#   text hash     8fb192834d73185c
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

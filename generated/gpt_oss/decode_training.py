@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  81da8180c13279d4
-#   text hash     ca27bb01a3c5a8d5
+#   content hash  a1f5d26fe243675a
+#   text hash     d1596b89ccb7b5cd
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  f8d7e8ca2756054c
-#   text hash     693ac652bfa10c0c
+#   content hash  1eaec7413bcc7dc8
+#   text hash     ffc163bae07ff977
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  e25666129d220aa3
-#   text hash     5e4fe7439ce3d6e0
+#   content hash  7aabe82c1d8cd803
+#   text hash     9e36fd0cc04afa7f
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

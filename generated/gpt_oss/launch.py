@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  82c7c9f09f4c4f00
-#   text hash     399aba68d2e1b2f8
+#   content hash  066602439d615117
+#   text hash     1fdd24cd6db62121
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

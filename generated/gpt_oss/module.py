@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  9fbea814bceaa5e1
-#   text hash     e0b8199b00e5d1b3
+#   content hash  5f4bf6852cda9acf
+#   text hash     c288850894edbd8e
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  b57c740859c2eb80
-#   text hash     e1ca2cc8e916647b
+#   content hash  86cc7f4b9acb6b00
+#   text hash     45ad5b2403ce04b7
 #   render with   attnforge render specs/gpt_oss.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

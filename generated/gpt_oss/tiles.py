@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1cbdc45064c0b958
-#   text hash     e7b1fbc3910b8621
+#   content hash  965b2f9e6cd5741d
+#   text hash     bfb494cecfe4bfa1
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

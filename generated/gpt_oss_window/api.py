@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  36ee12b7cea0a16e
-#   text hash     e035d5a73bdac1b6
+#   content hash  a525ac79d1919e40
+#   text hash     e6706b9e139a2e89
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

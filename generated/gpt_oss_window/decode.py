@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  59c8fce5b9240034
-#   text hash     7ec02fae3d51b575
+#   content hash  4933528b9c68cb62
+#   text hash     52e90dff76e9b08c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

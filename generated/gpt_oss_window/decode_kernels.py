@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  8f7f8d94d9b6f2e9
-#   text hash     893af8de7d27f17a
+#   content hash  98cc17b03759c894
+#   text hash     786ba0dfa8cabdba
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

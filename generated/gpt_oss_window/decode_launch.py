@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  1e154df6c6ea34e3
-#   text hash     c6a8df0070f318e7
+#   content hash  2d0ef1ccc39b66e1
+#   text hash     cd130d5e78b6c141
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9ad5d7b4fee0954d
-#   text hash     ba798dc62018047f
+#   content hash  900d53206933c7fa
+#   text hash     32f6f14c62cae385
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

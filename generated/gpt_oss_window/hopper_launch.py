@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  11a51a173186e8ac
-#   text hash     933f07fd395465e4
+#   content hash  4c63f1edbe4301b0
+#   text hash     bd166989935acffb
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

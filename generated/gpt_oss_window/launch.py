@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  734ca5fbfec87f84
-#   text hash     f8b582f5e74ab53e
+#   content hash  01026ec8746b84e3
+#   text hash     fc9cdc4c1e6c672b
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

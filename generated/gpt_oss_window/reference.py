@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  6619d8356b697e49
-#   text hash     ebca38e317bdc63a
+#   content hash  84c1ef72f443bc54
+#   text hash     36e494c4f91dc916
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

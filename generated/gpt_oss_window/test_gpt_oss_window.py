@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a8adcce0ea2bf35a
-#   text hash     c1243407c9b16af0
+#   content hash  d5ecfbe93c9ef922
+#   text hash     1b715d3c75be33a9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  5c17eac6ef03d676
-#   text hash     70c3d6a2f1047e65
+#   content hash  106734a5a87dd39c
+#   text hash     eb0729ee13267ed9
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  36b15ef7f07bc418
-#   text hash     b599d8add4a98cde
+#   content hash  047bc24b0d35e163
+#   text hash     091383f5e125c709
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

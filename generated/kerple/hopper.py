@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  547c63a868ed3255
-#   text hash     e56b8a0cb0cdd31a
+#   content hash  b51e97b389a4f27d
+#   text hash     6cb7c7e8dcd2e49e
 #   render with   attnforge render specs/kerple.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a70c72672d9fa0ec
-#   text hash     49ade051161084cc
+#   content hash  3d656171dcf36d14
+#   text hash     004052e0a97ad07e
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  0dcc8dcd88067636
-#   text hash     66913e7496eedddf
+#   content hash  95e5c3408f27481b
+#   text hash     b7b763daa0f51b76
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  e11baf093884f169
-#   text hash     6a97456f5ceb8ade
+#   content hash  78232305253ad565
+#   text hash     5e4daecf074fc206
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  f5e72f8b6ce6a3de
-#   text hash     fe8b1759acdc5c38
+#   content hash  c36e70037208ac15
+#   text hash     9f6cf680242269c4
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

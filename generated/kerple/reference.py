@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  41d96160351dfedf
-#   text hash     a3b5bf51682daeeb
+#   content hash  79847fddcb17c2c5
+#   text hash     81ccdabab68ef35e
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

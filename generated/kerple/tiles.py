@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  a9e8f37f1274bd47
-#   text hash     848a9a4cad880785
+#   content hash  b1d305165899606d
+#   text hash     625847c77b90721b
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  de9ef176413ca7ce
-#   text hash     d6cf3e4fb4561a26
+#   content hash  8f28424c5ed90d99
+#   text hash     4677177950d09584
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

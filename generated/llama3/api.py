@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5bcd33dc5554610d
-#   text hash     b3e03832698b3a62
+#   content hash  37dcc92d7d1dbeb5
+#   text hash     dc16c1db995948bf
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

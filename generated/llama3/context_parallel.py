@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  cfaa9b1f46e8dad1
-#   text hash     c2fdc9aaea346e3c
+#   content hash  cb7f5a7548189e14
+#   text hash     0b0fd59c90facfa9
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that the ranks of a process group share out, for sequences longer than one GPU holds."""
 
@@ -49,8 +49,8 @@ def attention(
     sin: sines of the angles, row p for position p
     positions: int (B, Tk), optional; rows of cos and sin, for keys and queries
     k_lens, k_starts: int32 (B,), optional; entry b has the keys of rows k_starts[b] to k_lens[b] of all ranks
-    q_start: int or int (B,); the position of the first query of all ranks, needed beside k_lens or k_starts. If None,
-        the last query of all lines up with the last key
+    q_start: int or int (B,), optional; the position of the first query of all ranks, needed beside k_lens or k_starts.
+        If None, the last query of all lines up with the last key
     scale: factor of q·k, 1 / sqrt(D) if None
     return_lse: whether to return (out, lse), with lse float32 (B, Hq, Tq)
     """

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a0da848ef550d5ec
-#   text hash     08ea91e5ae620e57
+#   content hash  a8b89d438443c87e
+#   text hash     5e57600c3e22fba3
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  b6942a5765f05494
-#   text hash     e53124b325709261
+#   content hash  fdb1971db196d5e2
+#   text hash     5c99de833a6c5c99
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  3c6d55536dd974d4
-#   text hash     98c83c7b67031bc2
+#   content hash  6bce092a70dc4f0b
+#   text hash     13f6a71407685921
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  22b30dd2a1100a34
-#   text hash     57fe3e2ed0780ff6
+#   content hash  62914ca3e9d24caf
+#   text hash     0641d3458d425446
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

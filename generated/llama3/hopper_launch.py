@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  d9a030e1380956a9
-#   text hash     642b688776398da5
+#   content hash  467072b16fb5f618
+#   text hash     114afe6487f0e151
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  0c05f50b619843e3
-#   text hash     86bc641fe6726782
+#   content hash  156ff24ece552220
+#   text hash     f86b25cc8a947f80
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f2d2441ef21d5b8f
-#   text hash     978e15dfcc2de545
+#   content hash  659410f0b2dd2851
+#   text hash     18b41d273628775a
 #   render with   attnforge render specs/llama3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  08bcb1fed2743662
-#   text hash     87b3d20a3e0004ed
+#   content hash  2050c191d472d619
+#   text hash     c9037de56cbe9aee
 #   render with   attnforge render specs/llama3.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  62d6aa4a4dc3a129
-#   text hash     a2443569a36209f0
+#   content hash  9f6d67a4abf549ca
+#   text hash     3cf37e20f3c756a5
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  5ffcdf8a131ac56d
-#   text hash     2bd3cd0f031bbccd
+#   content hash  376158c5fadc7a08
+#   text hash     1b8949b7a9727a82
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

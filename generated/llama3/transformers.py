@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fd0216a97fddea06
-#   text hash     0ad4814228705d3d
+#   content hash  e42b0cc448ef199e
+#   text hash     b79337c1f61ea8f1
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  8e960097ba59ab78
-#   text hash     a6dceb90f77b15ed
+#   content hash  a1cb48f8c8685ae5
+#   text hash     8756d0ad088d3396
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  1197dbe57dcbc6c6
-#   text hash     351cffaaad9608e3
+#   content hash  f138962fdbca7fcd
+#   text hash     a2ae6174bd7bcd68
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

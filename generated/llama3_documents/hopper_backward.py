@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  79d69cead215ad5f
-#   text hash     8e00880743ed6de6
+#   content hash  31f094037377b2ce
+#   text hash     077524f66fcfd0b2
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

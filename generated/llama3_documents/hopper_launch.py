@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7d57ed9e6a8f2cb2
-#   text hash     4578c8c54cdb5736
+#   content hash  c7c0f1fe35e9deaa
+#   text hash     a21382311309562f
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

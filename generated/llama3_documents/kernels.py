@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  5a0fece52b44b254
-#   text hash     96a8163b3be76825
+#   content hash  3db7d93a9bd7e74b
+#   text hash     6f10b33a523ca027
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

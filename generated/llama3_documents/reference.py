@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  958370325fdbb8c1
-#   text hash     d90af16643720b8d
+#   content hash  2314aed92d22eee8
+#   text hash     5a5ce232e6acba0f
 #   render with   attnforge render specs/llama3_documents.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  75a2b957f09690d7
-#   text hash     0daf074311909c34
+#   content hash  60d74dbd6377c4f8
+#   text hash     8a662f8eaa78fd8a
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

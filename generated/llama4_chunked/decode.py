@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  bbcb31391a010754
-#   text hash     7810b30d75993eb5
+#   content hash  1210f11d2ecbf356
+#   text hash     1afe2cba363754f8
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

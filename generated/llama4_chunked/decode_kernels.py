@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  adeafc9c833e26aa
-#   text hash     1ec9e5f8e19b3e56
+#   content hash  16d5e60c4c8b2859
+#   text hash     b9b48fe06fbe72d3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

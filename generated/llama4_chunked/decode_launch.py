@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  5f5a8586d0adb1c6
-#   text hash     76705ba212cb3e83
+#   content hash  61118e2ee6a8aba3
+#   text hash     c577445c17e875fe
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

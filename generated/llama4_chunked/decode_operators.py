@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1d69cbcdeb3bb086
-#   text hash     7eefdfa97080668c
+#   content hash  65946c16a0599511
+#   text hash     1704ae6035a514cf
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6fc452b9009d58f5
-#   text hash     d91279c7a31e0214
+#   content hash  90c46f953335f42f
+#   text hash     8a0757f1582f7ba5
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0440135c9a4c2669
-#   text hash     f3257e2e1ba8a494
+#   content hash  feb27817d82e92f3
+#   text hash     2686d14b597d7104
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  bf99fff24fbee026
-#   text hash     de61681115257e6e
+#   content hash  db73d199e20bba23
+#   text hash     0701e8cf2e400e8a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

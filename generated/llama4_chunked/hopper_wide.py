@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  6b812c18af50c8a3
-#   text hash     e6eeeb9fcf7d1535
+#   content hash  f00de616ef391099
+#   text hash     e7775ae2a95d7d92
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  03c4ee8cbc45dee4
-#   text hash     41bde90127fe2886
+#   content hash  c6e63ad747cf755b
+#   text hash     b5025f44320c128e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

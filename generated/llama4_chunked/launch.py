@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  bdf34260d3ce6e32
-#   text hash     ee71a55fd70a11f6
+#   content hash  d5a9fda29302eae4
+#   text hash     b6253c80bfad9d3c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

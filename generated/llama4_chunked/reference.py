@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  293149a7eedd9ac2
-#   text hash     a7314e92573b0005
+#   content hash  cd5991335783ab02
+#   text hash     b05b7e4795faa0d3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

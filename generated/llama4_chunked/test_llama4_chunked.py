@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  ff073a07b6d8edc6
-#   text hash     fec160305d7d4a1e
+#   content hash  0b7a9adc32a0885e
+#   text hash     ea8dadbe77faaa7c
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  a7fbab8a4fdc0427
-#   text hash     70149f3289280cb2
+#   content hash  250cb042025c4baf
+#   text hash     56cc06a0b9e58492
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The shapes of tiles that kernels are launched with.
 

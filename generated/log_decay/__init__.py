@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9f8be2d0c8db0898
-#   text hash     dfd27d24a00ca1e6
+#   content hash  348d4fefebe58d88
+#   text hash     cba150b85f913153
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

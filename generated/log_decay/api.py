@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9d7700bc6212db1f
-#   text hash     b355a1ec4054b543
+#   content hash  aa6da480342884bd
+#   text hash     d09261c73e25c378
 #   render with   attnforge render specs/log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7d03ba2a7210d2c5
-#   text hash     7393ef27c05eaba9
+#   content hash  8bc60711903822dc
+#   text hash     4add5563a39b09e6
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

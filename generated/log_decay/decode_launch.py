@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  480c48c13be53bc2
-#   text hash     9fcd5f7eac6276ab
+#   content hash  064f8af603c10a04
+#   text hash     397bbe949738e8dc
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

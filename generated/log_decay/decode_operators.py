@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  092b7d29fa9edec0
-#   text hash     f6cfe92d36e35d17
+#   content hash  9f4a72d3c2111b2a
+#   text hash     4e930871579962f4
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2f0dda105f8038a6
-#   text hash     ff3f7934d8748a67
+#   content hash  721d616de8ef5996
+#   text hash     d11c571aafcd0805
 #   render with   attnforge render specs/log_decay.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

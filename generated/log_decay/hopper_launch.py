@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  dc06757aa4e9f324
-#   text hash     833da3c8479e74ee
+#   content hash  2de5b83fe7a882e9
+#   text hash     c14a185fbfb25a7b
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

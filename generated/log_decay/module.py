@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  67d764cbb407a4be
-#   text hash     d774a52e225c2bd4
+#   content hash  1729b4b269ec57d3
+#   text hash     7ad527946e3601a3
 #   render with   attnforge render specs/log_decay.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

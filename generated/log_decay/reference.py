@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  36559b64ddae9a56
-#   text hash     3dfe4bdfac576df7
+#   content hash  253d3d35855072a0
+#   text hash     c5e9463643860953
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

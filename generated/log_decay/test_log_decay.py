@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  623f5fe5a07786af
-#   text hash     a127aafa3fc4b83b
+#   content hash  7383d33add69c7fb
+#   text hash     f36be124584bc913
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

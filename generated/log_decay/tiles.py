@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  63f853c0a8cce0e6
-#   text hash     06036b53daf6db06
+#   content hash  8f81d514dd935400
+#   text hash     f1a7781559b129ab
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

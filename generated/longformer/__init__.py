@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  4c2261d990825bfe
-#   text hash     0fe3d721514a9691
+#   content hash  a5e75cbd1b86986a
+#   text hash     d3b0a7e4d7ff1aeb
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  49828146e7e27447
-#   text hash     d33d5d3800f200ab
+#   content hash  d73635982114ca74
+#   text hash     e180686e694af55a
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  e9c91a78c486bb3d
-#   text hash     3c4276d85856d00f
+#   content hash  dbed1ad26957058e
+#   text hash     a7a1d22e0c810987
 #   render with   attnforge render specs/longformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

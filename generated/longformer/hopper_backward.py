@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  13852c74c5b939b3
-#   text hash     8760ae0447faff04
+#   content hash  9aa11650578a8a3e
+#   text hash     f5fffaeac4d47397
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  beae0493c5e65635
-#   text hash     a303378d0aeab985
+#   content hash  786d093b86a76fe0
+#   text hash     db3cf76e73150808
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  538738d8489ed192
-#   text hash     d37816852c27e53f
+#   content hash  8b9247b768f474fa
+#   text hash     fa870dcf21d71b73
 #   render with   attnforge render specs/longformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

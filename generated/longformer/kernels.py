@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  940920f29b6bd5e7
-#   text hash     bdfb4b0c02f7e2b9
+#   content hash  acd29ec2865c8a0b
+#   text hash     0a439240b921d032
 #   render with   attnforge render specs/longformer.yaml
 """A window of 256 keys to each side, and 16 global tokens.
 

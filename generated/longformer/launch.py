@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  5b6b3cac38990913
-#   text hash     da9811343d790d28
+#   content hash  eefe296ca41ed295
+#   text hash     f3ced39a968cbcac
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  2740f8af652e01a8
-#   text hash     3a925210ddfef0ce
+#   content hash  e4b9e995f259da5d
+#   text hash     3fb315210ffaea8b
 #   render with   attnforge render specs/longformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

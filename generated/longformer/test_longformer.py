@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  a7bafe7e49d8d926
-#   text hash     c4157b910156b503
+#   content hash  3b45349f6ebe05d7
+#   text hash     9a282c93595b181a
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  59c13ddf268b3218
-#   text hash     83bd7327d022e981
+#   content hash  7f6ca17bc28e4e95
+#   text hash     f8af76a5ddf2f3a9
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b206ede6eb607e7d
-#   text hash     52c830c8f80c6a17
+#   content hash  85414e199a1b22ab
+#   text hash     f4863c59c036b53a
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  30c8b73483c2e90f
-#   text hash     7c989a36febcaa43
+#   content hash  08f1c5c91a273c74
+#   text hash     41954e2f7dcd0ed6
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3236252ef4cb2b1f
-#   text hash     6afc1400424f96da
+#   content hash  a067d9ee243abfb5
+#   text hash     4eb17fc075e74d1a
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

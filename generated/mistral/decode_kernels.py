@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  337bc62817136827
-#   text hash     a9745f9964a87d22
+#   content hash  b0b9777d60198fc5
+#   text hash     62bfa872880622f1
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

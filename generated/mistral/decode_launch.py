@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  ebf0f3ee513e67ec
-#   text hash     de1d97584174f8f0
+#   content hash  fae6369a5ba23449
+#   text hash     b1936ddecbbba15b
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  e7139cb1c2ebb7cb
-#   text hash     e1eef1713990f2be
+#   content hash  6c1ef0cd8147e4e0
+#   text hash     436ddb2a643cab25
 #   render with   attnforge render specs/mistral.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

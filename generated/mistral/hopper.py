@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4b32eb1c811e93a4
-#   text hash     7e4937e15ecdcedb
+#   content hash  6c21a476f8790585
+#   text hash     b77de41277db209a
 #   render with   attnforge render specs/mistral.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  4f8c01c35d324f08
-#   text hash     90c4a79bb3ccd174
+#   content hash  55a246f11a22847b
+#   text hash     241b97adebf8b36e
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

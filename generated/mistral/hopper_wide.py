@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  358a18d9f3c97ae0
-#   text hash     6505ffb08ec5ec38
+#   content hash  be4a2d5e7633fe0b
+#   text hash     9d60b31bdd315555
 #   render with   attnforge render specs/mistral.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  3b9b1181c9cf6062
-#   text hash     f6f9fdaa41349b15
+#   content hash  5a3805a5b79e58fc
+#   text hash     2f0a529969612e1a
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  985e85b8d9868496
-#   text hash     47ac8427203b52c0
+#   content hash  c8074b34057f306d
+#   text hash     3f497ef1782ebdb3
 #   render with   attnforge render specs/mistral.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d0762fc8111e0b9b
-#   text hash     73882b271a3bc90c
+#   content hash  e725ff7a6cdf4bf3
+#   text hash     136ee4077e2ba6cb
 #   render with   attnforge render specs/mistral.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6f817d9da9653ce0
-#   text hash     e919610bc15648c7
+#   content hash  15e38dea7cea5128
+#   text hash     0ca1298f0f779460
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  412e8f1978f69ae1
-#   text hash     124b6e2e01e762d1
+#   content hash  f845de23499bb284
+#   text hash     702e7d992a0f817c
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  efca5cbb3967eaeb
-#   text hash     642b155d0249a392
+#   content hash  58bd321de6065177
+#   text hash     a9f67daa8feeb77d
 #   render with   attnforge render specs/mpt.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

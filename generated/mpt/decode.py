@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  188d710fc3509d06
-#   text hash     e86e2702c0d21e2f
+#   content hash  921abfaa50386f7e
+#   text hash     ecd52093eeb09232
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  7f04a760aa8f0db1
-#   text hash     810d541f324d24ac
+#   content hash  88620594d8e0ef9f
+#   text hash     5001d793df07d559
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

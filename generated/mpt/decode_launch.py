@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b05f53dd6b63046c
-#   text hash     ff7b9d5558edf466
+#   content hash  b56b538ef99fdd66
+#   text hash     1812a2d9e45ac0e3
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  0613a27ec231b507
-#   text hash     b3fdae90cc18784d
+#   content hash  429593b0137376c0
+#   text hash     6d2afda26dd30f1e
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

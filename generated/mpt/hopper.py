@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  999abbee373fe17f
-#   text hash     256099af20817380
+#   content hash  a6b8e8e4bdb4a263
+#   text hash     378f038df6515d88
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9a9a7efd8cf7d8e3
-#   text hash     21c16f834f01f155
+#   content hash  b6f4ec7505a04fab
+#   text hash     0a5a4284aac8decf
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  266965d600b90f40
-#   text hash     0bf103a2b6fa71e6
+#   content hash  753df13fb4d715e8
+#   text hash     94a5520e945bbf8c
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  306494da08cec5eb
-#   text hash     0280acab048b56ae
+#   content hash  e03cee571b20f61d
+#   text hash     7dc2d093b32f823a
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  4f0c6ea1c78549e6
-#   text hash     47e1b36a6cabdabc
+#   content hash  3a006f0172b36937
+#   text hash     8d409693a54e65dd
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

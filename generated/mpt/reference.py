@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  094154a918b4f94f
-#   text hash     04a6485945ff0a1c
+#   content hash  2ee6b3684533d63a
+#   text hash     bd673e72d5d7d9f5
 #   render with   attnforge render specs/mpt.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

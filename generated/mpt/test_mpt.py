@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f40a4635d00ccb7a
-#   text hash     36eafedd838b5306
+#   content hash  2f7c7f6207ec3631
+#   text hash     dddae49f111a382e
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

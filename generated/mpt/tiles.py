@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f4b4e2cf4badf610
-#   text hash     e3e1c7b938aa1790
+#   content hash  d8e32e8669d40366
+#   text hash     2bf3defa0f68699f
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3b2fe10e19fdf91a
-#   text hash     935a1bec4bfb2442
+#   content hash  2d8874d09885c5d3
+#   text hash     204fcc68f44359df
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

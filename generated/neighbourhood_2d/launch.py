@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  de78aa35aadc65e6
-#   text hash     8232322de86e1131
+#   content hash  bbd12f680268f7d9
+#   text hash     986873fca8d74a37
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  432820933bdf5c47
-#   text hash     12b43b9ae8929e3b
+#   content hash  1bf7274a74780741
+#   text hash     0a3596179f2b668e
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

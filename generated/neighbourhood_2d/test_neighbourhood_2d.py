@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  deaf570657faab92
-#   text hash     f7c4291f0a8ff9aa
+#   content hash  a0baf9e2e6daf348
+#   text hash     7f65da466a93a549
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

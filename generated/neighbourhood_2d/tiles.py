@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  3b09f279db3c409c
-#   text hash     fb8e9e4420cbd75c
+#   content hash  c98a535c2ba887d2
+#   text hash     5c4bd71d8e04d293
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

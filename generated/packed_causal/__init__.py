@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f7f0305a4ff983db
-#   text hash     a325702c49fbf7b4
+#   content hash  57b20c61233c5a30
+#   text hash     c9a8ea93527d6e6a
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d8dc1a875b4b0f9c
-#   text hash     1e3624a9eda4c77d
+#   content hash  103d087a4ddbc607
+#   text hash     02fdc207804214fc
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  344f45c8ac22b6c8
-#   text hash     0912fcb6386e046c
+#   content hash  3e154e8c093d111e
+#   text hash     d365b9941708c587
 #   render with   attnforge render specs/packed_causal.yaml
 """Attention of tokens that the ranks of a process group share out, for sequences longer than one GPU holds."""
 

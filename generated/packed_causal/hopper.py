@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  8d4a432e3b3b6830
-#   text hash     fc4ab403ff6307b1
+#   content hash  fd783c1e0924bcd9
+#   text hash     94107c39f6975cb8
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

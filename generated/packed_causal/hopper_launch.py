@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  6085f97a8f3c785e
-#   text hash     572efd95f50292c1
+#   content hash  ad01af3a78e045a5
+#   text hash     bcf5754d23c25cce
 #   render with   attnforge render specs/packed_causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

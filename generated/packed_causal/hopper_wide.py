@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  f2017d50ba4b7f1c
-#   text hash     25e5d278a4bda8b9
+#   content hash  1cc8edc3f300f51c
+#   text hash     22173e86bda855eb
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

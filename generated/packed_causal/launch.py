@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  a1fc256c9023216c
-#   text hash     07f1f34789718ce4
+#   content hash  ab5cbc0e3110b26c
+#   text hash     c1463506222668b3
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

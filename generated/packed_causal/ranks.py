@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/ranks/ranks.py.jinja
-#   content hash  2cf871efe4aadb75
-#   text hash     3b0bf5e3cc7ca644
+#   content hash  eb1168932626153e
+#   text hash     8ca9f8223868c1f8
 #   render with   attnforge render SPEC
 """Tokens that the ranks of a process group share out: each has a part of them, and the keys of all are gathered."""
 
@@ -126,7 +126,7 @@ def attend(attention, parts, inputs, q, k, v, terms, *, placed, behind, k_lens, 
     behind: whether keys behind the last query of a stretch can be left out
     """
     queries, keys = parts.count * q.shape[1], parts.count * k.shape[1]
-    if q_start is None and not (k_lens is k_starts is None):
+    if placed and q_start is None and not (k_lens is k_starts is None):
         raise ValueError("q_start: expected the position of the first query of all ranks beside k_lens and k_starts")
     behind = behind and q_start is None and queries == keys
     if placed and not behind and q_start is None:

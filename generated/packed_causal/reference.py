@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d98098ed26354759
-#   text hash     76f4f8cdfa90ce3d
+#   content hash  63f2ec0fe5cd6993
+#   text hash     99e584f56416a050
 #   render with   attnforge render specs/packed_causal.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

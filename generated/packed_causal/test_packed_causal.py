@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  4d0a35af2accee08
-#   text hash     ca85b513e0758416
+#   content hash  69ed079f38901f24
+#   text hash     c01ba9d5df15b5f9
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  240f40792098a821
-#   text hash     1662eed9ba0d5593
+#   content hash  ffef4982518c3610
+#   text hash     aee8ed7f357a94ce
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1f3d127eccdc0c10
-#   text hash     cccb98997099d85b
+#   content hash  6b316d5994c37f85
+#   text hash     0b75b04026359fdb
 #   render with   attnforge render specs/packed_causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  5ca3e299bf51e605
-#   text hash     cff67c6b9cd4b7ac
+#   content hash  8c10d7e661e814c2
+#   text hash     4174b7a077e5d5ee
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

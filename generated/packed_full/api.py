@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3adca48a8d3c056c
-#   text hash     3c0f8148bb9d3f06
+#   content hash  2007ab4b2f536600
+#   text hash     b9fc5f2fb7234f39
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  4d51a1cb139ef32c
-#   text hash     97e9e3bb5989fa2c
+#   content hash  17b09e18a9e2658c
+#   text hash     55275c636ffcde72
 #   render with   attnforge render specs/packed_full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

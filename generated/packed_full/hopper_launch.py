@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  39c6193170a59138
-#   text hash     060d086c6f2c7f25
+#   content hash  f70953d61654ba3b
+#   text hash     a978c2b02f119c61
 #   render with   attnforge render specs/packed_full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  78ae4725159b389d
-#   text hash     89d23d6aff5e205f
+#   content hash  d0977248fb0c3b18
+#   text hash     40a4c2eb23f2ac55
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  a2318113358f02f7
-#   text hash     1e408218cf56dc45
+#   content hash  baf8f01e84de6954
+#   text hash     e076cd9661bb8233
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

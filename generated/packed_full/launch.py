@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  553427b7018c7d7a
-#   text hash     df33d9300eca0fc4
+#   content hash  9a0523daba319864
+#   text hash     16c0496e3a7e1869
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  99ce5c0873a9a259
-#   text hash     e5eb87b50a33688a
+#   content hash  5d6d1050f0eefe7a
+#   text hash     7b9bcc41261cd601
 #   render with   attnforge render specs/packed_full.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

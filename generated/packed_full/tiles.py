@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  3b2c2e1b76b270a7
-#   text hash     7c7e5e0835ec8408
+#   content hash  b0d3becfad4af9f9
+#   text hash     5e2b526935fd53a6
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  218e8004eb7da3d1
-#   text hash     e6575c2a1e03a641
+#   content hash  8c5b075663f71530
+#   text hash     6bb4849ac521239a
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

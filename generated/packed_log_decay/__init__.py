@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  23f49df38bb8def4
-#   text hash     127c542f1c493d54
+#   content hash  a09ea6a70fbe605a
+#   text hash     ccbdbd3870f7f635
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  f8b624e7bfff4a13
-#   text hash     be803893f73a5414
+#   content hash  23ee1c70942a79c4
+#   text hash     2b2b92d365c0bf5c
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

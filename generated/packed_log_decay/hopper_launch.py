@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a63784939a5a5091
-#   text hash     7779e6a457e83341
+#   content hash  24ae68cfb691ed50
+#   text hash     0387e9eb9ddbc9c1
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3e8c47f19d4cc5ba
-#   text hash     278aac2d8d8ccd25
+#   content hash  3ad6f190520dc660
+#   text hash     e3c1688248162e18
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  b4794c121c153213
-#   text hash     19615f4cc812caf6
+#   content hash  84fded001c4ac5bf
+#   text hash     5126af3ced17f7c9
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

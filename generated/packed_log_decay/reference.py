@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  65f19d7c4c711f80
-#   text hash     759af5dc358774a8
+#   content hash  1da1d0990b0773fa
+#   text hash     ccb51933d8eebb70
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e449d76fd1dd4735
-#   text hash     26ae2a9a8291715c
+#   content hash  8f79b2ff99f22ba8
+#   text hash     54ecb9da02c440f6
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  391cb83b3ac27fda
-#   text hash     fbc216afec6f316b
+#   content hash  13a13634c3c67c6a
+#   text hash     06e12fd978ee1658
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  69f15ad560a90205
-#   text hash     f4e2681da30b2a3d
+#   content hash  fd552ead1eef89f5
+#   text hash     18c33f3aa055aea5
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

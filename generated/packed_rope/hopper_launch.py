@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  bdbde8e1dab57628
-#   text hash     006cac315d85fe69
+#   content hash  ed0cddadb2feb679
+#   text hash     d9c656ac05b5d6dd
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

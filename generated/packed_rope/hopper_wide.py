@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  3de046cffaeae79c
-#   text hash     2e6c041257f7a2c3
+#   content hash  8d4bd62ff727e878
+#   text hash     98d0c08a2f67baf3
 #   render with   attnforge render specs/packed_rope.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

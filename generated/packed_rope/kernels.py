@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  8c50cb2df7e3c749
-#   text hash     374591ec9621ea3a
+#   content hash  5e765dff84fdde46
+#   text hash     40057a492763c26e
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

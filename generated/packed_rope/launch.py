@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  718c0e5659b67c0f
-#   text hash     e86b7c8f18ac81fc
+#   content hash  87b432d2c4e18456
+#   text hash     c7ca4ca42a42ae17
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

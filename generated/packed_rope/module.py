@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  f6fd2f17da06a71e
-#   text hash     5ec2231fab5f5844
+#   content hash  e5fc5f1f6064dd87
+#   text hash     39131102ce1b81eb
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  38fa3975f542abcb
-#   text hash     5e523b12cfc3dceb
+#   content hash  c47c336dd3fe4ae4
+#   text hash     ba19455062806690
 #   render with   attnforge render specs/packed_rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6b239487782836e8
-#   text hash     bf497f9b8ba5cd8f
+#   content hash  6b26f1555a294090
+#   text hash     3f2a780ea56b2db7
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

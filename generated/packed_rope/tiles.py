@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b9cba2e949ec0295
-#   text hash     b2d842a11413928a
+#   content hash  81719577b9400cd3
+#   text hash     f19dae8421e474ef
 #   render with   attnforge render specs/packed_rope.yaml
 """The shapes of tiles that kernels are launched with.
 

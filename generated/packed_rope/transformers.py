@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  b4b33e153b088a48
-#   text hash     574a31d733f317a0
+#   content hash  b665cb3ae1d3e684
+#   text hash     10c6acec226ec19b
 #   render with   attnforge render specs/packed_rope.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

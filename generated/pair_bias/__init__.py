@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9b891b88cf06af2e
-#   text hash     3d4bd344ba51b3b3
+#   content hash  7e1d71ac9e1eb46b
+#   text hash     36d32742757f9bca
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  08ac8c95f64c9548
-#   text hash     0ada83618da8a6ea
+#   content hash  d81f72e5901bba7d
+#   text hash     44849961543fa773
 #   render with   attnforge render specs/pair_bias.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  ff9dfb760588b61c
-#   text hash     4813733b5fcc4ce1
+#   content hash  f8d5f73e0abd8094
+#   text hash     cf230237aeb4d048
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

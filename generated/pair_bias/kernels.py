@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  af9f3a7bc71f601a
-#   text hash     be551d03a0142103
+#   content hash  5b599a9b973fb55d
+#   text hash     cb8c272bc4ace10a
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

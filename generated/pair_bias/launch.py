@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  d6f019cec15861e2
-#   text hash     9438ba4a5a639e26
+#   content hash  94b14ec2d9498bad
+#   text hash     46df8dd03a80d437
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f688eaaec36b8e35
-#   text hash     b6812498a517be0b
+#   content hash  bad20acac3b45c64
+#   text hash     c57c07af49466844
 #   render with   attnforge render specs/pair_bias.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  61e01c3d6868609e
-#   text hash     c9721c1476744ae4
+#   content hash  9dd6ec2f4247379f
+#   text hash     79287a736783032d
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

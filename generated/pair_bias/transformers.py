@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  2c8659b3f5293f42
-#   text hash     1512396de889fe61
+#   content hash  674535773760390b
+#   text hash     f275296d44e664da
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

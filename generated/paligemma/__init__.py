@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  1ed330cc8c67a284
-#   text hash     76fe45137ce5ec72
+#   content hash  67808f52e5c76e1e
+#   text hash     a7e6939c18cc4398
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

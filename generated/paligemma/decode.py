@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  dd0312f4f991b9de
-#   text hash     32504cda5ce1d5fc
+#   content hash  dd2b1a15616c24a7
+#   text hash     b9a1eb3bc93ec60d
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

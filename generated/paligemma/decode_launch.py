@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  154952a3ba94dda9
-#   text hash     5a0bafde1566b9ab
+#   content hash  6bd788a52f690f3d
+#   text hash     6c20001c8f477257
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6a3e20c4cc35bef1
-#   text hash     a4c242a079827d1b
+#   content hash  e18a357adc33afc6
+#   text hash     80e903270c4c536d
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

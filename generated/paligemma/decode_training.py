@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  7f4ee88f7398aec0
-#   text hash     9b3ac6aef92072c7
+#   content hash  8deb8d3544516712
+#   text hash     3b849fadb470be7b
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

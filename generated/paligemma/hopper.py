@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0c4cd0654a7e7e1f
-#   text hash     3d12397638e98307
+#   content hash  90c20d64bb7b4c23
+#   text hash     56c1f37d99b896bf
 #   render with   attnforge render specs/paligemma.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  10e1581b66147825
-#   text hash     b9fae307df8eff6f
+#   content hash  94fe07c878592d39
+#   text hash     90b6bbcc6c25f659
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8de8b287bdf38cd3
-#   text hash     f110cf3f7fe7f70f
+#   content hash  797ad5f29c278afb
+#   text hash     b51a9de39b6af425
 #   render with   attnforge render specs/paligemma.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

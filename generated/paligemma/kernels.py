@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  224b7faf835b7a37
-#   text hash     6629c8e3ccd334d9
+#   content hash  0b33b73cce782840
+#   text hash     62d45a8e39786ea9
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  735497844d73bbd3
-#   text hash     90dc9e9597d6e664
+#   content hash  f87ba7d9392847c0
+#   text hash     c010d4e3e33781b9
 #   render with   attnforge render specs/paligemma.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

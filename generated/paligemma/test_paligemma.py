@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  b02727b1a3d3e6ce
-#   text hash     82b0b2631d1441ef
+#   content hash  6c98c3d70b7bc89f
+#   text hash     8a000c513d577e38
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

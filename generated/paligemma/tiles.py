@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  95211aea79755285
-#   text hash     9d19e4d86336f034
+#   content hash  87b4ddd423d9d13c
+#   text hash     b161e754e5133dd0
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

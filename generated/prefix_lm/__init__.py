@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  60a6e332d42e82da
-#   text hash     cebc28f2bbf03b65
+#   content hash  c7e78a01fddf9b10
+#   text hash     4b1e3badde3ece7d
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  063d1f893e335042
-#   text hash     2b4a5ab4b02d6922
+#   content hash  77656d5bc28d92d8
+#   text hash     eeeff405a7dcdee1
 #   render with   attnforge render specs/prefix_lm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5ec20409eea43f24
-#   text hash     ff20e6815200be46
+#   content hash  3ca3af3adc69900a
+#   text hash     35ba7a32ef716817
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

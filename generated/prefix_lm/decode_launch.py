@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e5adbea4688e11dd
-#   text hash     4c11425d4165da4b
+#   content hash  06dfeb91e2d9dcf6
+#   text hash     4f520a18103a2aba
 #   render with   attnforge render specs/prefix_lm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

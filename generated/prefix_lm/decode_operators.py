@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  6f177fd0ec710ed7
-#   text hash     8a689b29a509d512
+#   content hash  55997fc1df5914ac
+#   text hash     2863befacdaacb4c
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  e506c54ab02d6917
-#   text hash     1f7326cb6d9521c7
+#   content hash  b9423931af767b01
+#   text hash     cceb97ead9989233
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

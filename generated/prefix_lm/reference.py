@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5c2a6da1feb1575c
-#   text hash     5ba7fe5224fcb4f2
+#   content hash  63b7be3f2a82e748
+#   text hash     c839d3e1ef974722
 #   render with   attnforge render specs/prefix_lm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  a4d7472e3cd04dc2
-#   text hash     0bb29618f63dfa87
+#   content hash  c1c5ebd5956d1af7
+#   text hash     9135fce0f2a9937e
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

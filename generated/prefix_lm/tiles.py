@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  de1ac199c4e46704
-#   text hash     b0f7ca00bb0b6fd2
+#   content hash  5c54774edbb7022e
+#   text hash     f6ee79798a11539f
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  003bddb72f3a8b71
-#   text hash     16af553a33b0a4eb
+#   content hash  ede1884499756806
+#   text hash     0d051bf84c0c41ee
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

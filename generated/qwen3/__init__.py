@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  16594e92e6c3cb23
-#   text hash     65229a1fc940f44f
+#   content hash  0b2c27590ad2da07
+#   text hash     136dbd4a84db74b8
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

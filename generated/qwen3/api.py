@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  17efab9c045d68cd
-#   text hash     5e9e443b18299c46
+#   content hash  31d945faf20a5d97
+#   text hash     456370aea510b70f
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  1a3fd34987a989e0
-#   text hash     bb17a7c533717780
+#   content hash  75e3c5e995ba0f88
+#   text hash     aed80f5a92a3f88b
 #   render with   attnforge render specs/qwen3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

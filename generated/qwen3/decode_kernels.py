@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  132820c6d7729e5f
-#   text hash     8630b007724c87b1
+#   content hash  11ec9a44fc43f82e
+#   text hash     e650a655061e154f
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

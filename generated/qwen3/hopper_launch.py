@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  874f62aa8c24b731
-#   text hash     9ca349cdef7e044a
+#   content hash  c4887b8aae75788b
+#   text hash     2cc7275e94c2087b
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b608191d9ece6039
-#   text hash     aef84f12e8d8160c
+#   content hash  8a4640050aaf5f2b
+#   text hash     f3cc7928913e328d
 #   render with   attnforge render specs/qwen3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

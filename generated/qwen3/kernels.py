@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  2ab4ccd62799f583
-#   text hash     0e013d4bf7e05333
+#   content hash  944dc17a898c32dd
+#   text hash     d918f8636f6675dd
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  04dd84f73ac370f5
-#   text hash     488352104ae3c0a4
+#   content hash  e8695e7231f5773a
+#   text hash     e85f019ef362a6f7
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

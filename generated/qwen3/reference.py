@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  92eaf267f726fc1b
-#   text hash     4c883ca83bc2dd13
+#   content hash  fb09abf0b45fe6c5
+#   text hash     19018c445212e059
 #   render with   attnforge render specs/qwen3.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e553a376ec35e831
-#   text hash     69dea79b961e251f
+#   content hash  cc8a401efa4cd6c5
+#   text hash     e22c6a0a0f55957a
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  33696afafefdeda8
-#   text hash     0f4a0aa676638c6a
+#   content hash  a85e594073a5d8c2
+#   text hash     236c567fabb85200
 #   render with   attnforge render specs/qwen3.yaml
 """The shapes of tiles that kernels are launched with.
 

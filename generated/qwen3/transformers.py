@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  b316d29390da9077
-#   text hash     69301030607201ac
+#   content hash  919e7591a7a5df39
+#   text hash     555f1dd1d9919fef
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ec1d8098d34bce39
-#   text hash     6859f36100440796
+#   content hash  c83c6fd6e87d8d1c
+#   text hash     986756b9ee918b3f
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

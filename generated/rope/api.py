@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  88e242ecae19818f
-#   text hash     1fce398a83ad981b
+#   content hash  59042225759c7c92
+#   text hash     273218f9a3fb2287
 #   render with   attnforge render specs/rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  bf936e4ee357553b
-#   text hash     15f80b7bc6fbed80
+#   content hash  ff2ac790338b20f6
+#   text hash     ec9f3025cc2b6eed
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  bc8a13d8498ec4c4
-#   text hash     34e932687db6052d
+#   content hash  3c5e401027503b2e
+#   text hash     6d39055c3dacf71a
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b85cb72f9a2eefd0
-#   text hash     068d27641f0ce314
+#   content hash  942f22d14a0128ea
+#   text hash     9b142d0a0c5afabc
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c3939de82f8da00e
-#   text hash     fb67eb0af1aa6e74
+#   content hash  b942b2766bfec643
+#   text hash     5b35865e3fc989ee
 #   render with   attnforge render specs/rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  b77a0d1203fc4fe6
-#   text hash     8a7e192b1bbf7625
+#   content hash  f3ed8f4ad4f2b84a
+#   text hash     c5055da56152290f
 #   render with   attnforge render specs/rope.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

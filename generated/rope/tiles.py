@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  fabaee1bd7eda2ee
-#   text hash     9544e75bd489571d
+#   content hash  8dd233909169dfcc
+#   text hash     55056a2b71800ba2
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5643cd863a93c8b2
-#   text hash     26d80997249da7fe
+#   content hash  1639bf0b44d5ab22
+#   text hash     a3abe0e6ec06903a
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  416d654eabf2e506
-#   text hash     eabddc5c4af1be66
+#   content hash  7c78faa7ed16b81b
+#   text hash     caeec49b29f33ba7
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  4225a9a7ac2afbb4
-#   text hash     30c9c0e892d2abf4
+#   content hash  8aa166ec66318687
+#   text hash     69a7a529d808689d
 #   render with   attnforge render specs/rope_gqa.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

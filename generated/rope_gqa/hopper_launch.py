@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  88e7710b444672f9
-#   text hash     bcb19313957d8645
+#   content hash  b9221bee37ff8748
+#   text hash     cf4049d778bc7c31
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

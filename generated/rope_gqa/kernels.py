@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d2aace0cb2b782fd
-#   text hash     eff78d9c091ab051
+#   content hash  865c8ac1626cd97f
+#   text hash     745ab7002846cb5b
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  5f703538fdc5e725
-#   text hash     127c4959e1c3f87b
+#   content hash  8f52f87c89b1b361
+#   text hash     b05fc746f82d4576
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  134b52b38aa2c24e
-#   text hash     817a6771661126d8
+#   content hash  957a0bd376bd2f85
+#   text hash     3c6b9b3a1feed668
 #   render with   attnforge render specs/rope_gqa.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  ba1308264c5b2d73
-#   text hash     3397f36fdbc9678d
+#   content hash  527c4ee94db00cde
+#   text hash     eac071dab039a359
 #   render with   attnforge render specs/rope_gqa.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  d492b2f844147bd7
-#   text hash     d8af100799e5aaef
+#   content hash  c047547aebaca8e6
+#   text hash     533276fc6c4b944e
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b298e438c8f9812f
-#   text hash     b48b927530ed9986
+#   content hash  f67f1018fa0ee656
+#   text hash     a039c34e3f1da435
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2f4a3d44d8eeaf26
-#   text hash     5072aa7d2fdf2682
+#   content hash  0ca217a55802d6e5
+#   text hash     52f212ceb386dfca
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a3926db2f57d4e3b
-#   text hash     f31f95f3cf9756dd
+#   content hash  3de0b84be4987f8f
+#   text hash     bac63c2918624d31
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

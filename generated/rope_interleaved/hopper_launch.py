@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  5e07c727d808a3c7
-#   text hash     3b0a59a3448e172c
+#   content hash  7146976245981345
+#   text hash     49807e47cf06cc64
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

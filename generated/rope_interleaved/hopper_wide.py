@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  2ba7b1911a64c8fe
-#   text hash     df0fb0b73f62070c
+#   content hash  d8d0d3bfdc3592f6
+#   text hash     c077758621ad2240
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

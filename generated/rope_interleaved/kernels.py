@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e05a4baf933d2859
-#   text hash     f80a5a9919eb8bd0
+#   content hash  746a3fd2fc8d675b
+#   text hash     211712aaafcc7397
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a6c82702a7af5adf
-#   text hash     97379954854b9670
+#   content hash  b0c990bc26f76acf
+#   text hash     0d4938277175221d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

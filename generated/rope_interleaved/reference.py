@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  a4091a9a88256ad3
-#   text hash     cb0070d7dd17756a
+#   content hash  10ac8d90f82dd359
+#   text hash     3527b7415f7c0316
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  e914c7d660772e7a
-#   text hash     e5eae64c5714b1e5
+#   content hash  78320b613192cb96
+#   text hash     93ceccf8a5cd31c5
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0bfce6f63981ce69
-#   text hash     d0fd1247d810c752
+#   content hash  106a126aa47be082
+#   text hash     55b8d7384dc495bf
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

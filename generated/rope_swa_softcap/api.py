@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d671429c8c7befa6
-#   text hash     b17148262e16fec4
+#   content hash  ffb49f964ccd3536
+#   text hash     16ce1b40b37ad76b
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  964094a7fdf4c4f9
-#   text hash     469b45dbf12b8c12
+#   content hash  d5b5742e19bdcfb2
+#   text hash     4b3fcfc6b0886751
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  3cacca5d91c72c19
-#   text hash     622833c60c2dd4da
+#   content hash  5757c109f93b41b1
+#   text hash     49ec0584cb5f00b3
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  75f585d9a779ca8d
-#   text hash     938102ad8ef7c6cf
+#   content hash  cb43901d88934589
+#   text hash     52c69bc0ca6350d5
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

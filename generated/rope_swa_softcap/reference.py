@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  25b1a9eb25d9de67
-#   text hash     0409e4ad8e5a712f
+#   content hash  b997b01c299252b5
+#   text hash     7569e63f7a271260
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

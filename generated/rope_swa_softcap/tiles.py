@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  dcb1b1ceff91d89f
-#   text hash     797fcd91d0bdfe82
+#   content hash  cc3b1ce826f0c38a
+#   text hash     5a379e84b7abe8b4
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

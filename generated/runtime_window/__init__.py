@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  13fb178a8669ef52
-#   text hash     6c0c3dde74d994d5
+#   content hash  c50360f3ce86f09e
+#   text hash     139dca0025fef46d
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

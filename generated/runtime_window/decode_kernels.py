@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  24419e6c50d74b9c
-#   text hash     c0bd0330cf01674f
+#   content hash  c9256162bf780c4c
+#   text hash     dd65013e9f137608
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

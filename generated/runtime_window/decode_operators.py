@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  907c136752300d80
-#   text hash     ed94130e8303a400
+#   content hash  e534ef75d2debd40
+#   text hash     7bd239caed3f977f
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

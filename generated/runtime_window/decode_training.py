@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  e1e5f2f214d1e9dd
-#   text hash     7afe368274de0ff0
+#   content hash  b0eca033c88806a0
+#   text hash     e86a1e3aeb0ed341
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  9f9b4c400e3f6607
-#   text hash     0e20406dd5a26d67
+#   content hash  c70299f70dec34f0
+#   text hash     d93998a1f625d3ba
 #   render with   attnforge render specs/runtime_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

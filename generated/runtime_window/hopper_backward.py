@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  6ea79294f5a84b5a
-#   text hash     c9c3bf996ef13ac4
+#   content hash  d22ba7ad16a0ecce
+#   text hash     51ef0fd3d4952d58
 #   render with   attnforge render specs/runtime_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  549d6ae9c4be0d80
-#   text hash     41034e36d9f256c2
+#   content hash  839c44da834b9de4
+#   text hash     4991dfceb44c27e0
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2df8203dbcd3d929
-#   text hash     28a343f96d734d16
+#   content hash  5d33aef58b59c904
+#   text hash     5b441f6c814fb9ea
 #   render with   attnforge render specs/runtime_window.yaml
 """Causal attention to the most recent keys, as many as each call says.
 

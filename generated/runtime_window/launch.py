@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  ebd63566df41160a
-#   text hash     e9be5d6198403ed0
+#   content hash  759e623fcd9fc707
+#   text hash     c4c698d7ce9b9148
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  54ea982b2ef957e3
-#   text hash     c36eccf6088b2e98
+#   content hash  ade0fa7539c4c356
+#   text hash     dfc9cfe6a3e20499
 #   render with   attnforge render specs/runtime_window.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 

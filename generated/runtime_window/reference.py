@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b22610bb41af40d3
-#   text hash     bd001ac9080a2737
+#   content hash  e6b97bdc099b0298
+#   text hash     676dd9a012b380dd
 #   render with   attnforge render specs/runtime_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  8a7e7fbb17eb41c3
-#   text hash     31d4a8148086f80f
+#   content hash  62bff99777adb614
+#   text hash     980275f82ab558de
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  f1452a4213b1388c
-#   text hash     493ee78a7a9b107d
+#   content hash  b7987c91e1f20889
+#   text hash     7c3efcbdd27e631b
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

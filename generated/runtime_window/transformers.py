@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  2c7e6da1a4c954ef
-#   text hash     533f831204e76496
+#   content hash  d1812d2bfea74250
+#   text hash     f7da6af0930a05c9
 #   render with   attnforge render specs/runtime_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  78b47f13c20b21ef
-#   text hash     2297e0c5a4a18a04
+#   content hash  b9abc42332d5d057
+#   text hash     52050445c686811c
 #   render with   attnforge render specs/shaw.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  b424ea0650e6737f
-#   text hash     1ebdeb304fbddec2
+#   content hash  0d0c408f8ff7420d
+#   text hash     3681a42d22558117
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  71efecf6d69c52dd
-#   text hash     37e0a5dc48d7e0f6
+#   content hash  7c60e380209f3e75
+#   text hash     5740a74067990611
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

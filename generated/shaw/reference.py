@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  917f97f2870920b0
-#   text hash     5075cd8fbd00963c
+#   content hash  917160588ef86a51
+#   text hash     efd7eb0af0e47df0
 #   render with   attnforge render specs/shaw.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

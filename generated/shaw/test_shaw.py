@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  6caaaa8d1d18d926
-#   text hash     4609e5c7a5b75e2b
+#   content hash  195ce8327354e568
+#   text hash     653b4c629e1b88c9
 #   render with   attnforge render specs/shaw.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  5ef2f7d6c9d65f14
-#   text hash     8bb89c476d54b8c4
+#   content hash  85717af392b7e665
+#   text hash     9496026e9405750f
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

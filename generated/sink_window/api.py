@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2d6b3169ef2393f2
-#   text hash     95c1ee003fe65271
+#   content hash  19417a132a1045a5
+#   text hash     1b91a901301596a4
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  280a11b9005da5a2
-#   text hash     39440fd017f56ab6
+#   content hash  8a09ab5389b7d80e
+#   text hash     05b184a2c2c8ca43
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

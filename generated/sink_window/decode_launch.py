@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e41fa98e03ddf4f6
-#   text hash     96f17afe7cc49694
+#   content hash  2d639c5bb99e272d
+#   text hash     b6d9653b8c9ee99e
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  b2ecc7f312219638
-#   text hash     01e245552abcccf1
+#   content hash  73456168d9c09a95
+#   text hash     0dcbc6b216f1492c
 #   render with   attnforge render specs/sink_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8bcfab4b1e267173
-#   text hash     c28a6c883ef940b0
+#   content hash  856ff68236dc3fbb
+#   text hash     2e7283171de1f702
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

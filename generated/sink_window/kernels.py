@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6572dbc8c27ce55d
-#   text hash     aabe6114b9f61c0a
+#   content hash  7822ddcaa3338ba6
+#   text hash     af411781903559db
 #   render with   attnforge render specs/sink_window.yaml
 """Causal attention with a learned sink for each head, to the most recent keys that each call asks for.
 

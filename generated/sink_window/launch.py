@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  5d5c81c7e663b063
-#   text hash     596fae7d4824a8ba
+#   content hash  77e94481d97340ff
+#   text hash     fcbaf9ec549d9098
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

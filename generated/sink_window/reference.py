@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  10449f3078590658
-#   text hash     29687fa85c17d8e4
+#   content hash  09f946bda587e84e
+#   text hash     501eb0a0de05d2d9
 #   render with   attnforge render specs/sink_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

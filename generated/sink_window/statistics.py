@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  d6c94a243a976ab7
-#   text hash     477a9d003f2bc859
+#   content hash  e2b9e588490fb0e4
+#   text hash     5a2bda39bb93a316
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  6775ce3dda3b12aa
-#   text hash     72bd547feea384cc
+#   content hash  241671a65f312431
+#   text hash     64f9566cd3e2303f
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  1a178c2a9d4beb9b
-#   text hash     90ef3cb6f8048df1
+#   content hash  7f4a657c980a9b48
+#   text hash     7a2927e67abd31be
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

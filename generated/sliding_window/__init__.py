@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  9ebd5ece8938c16f
-#   text hash     4574feb24737d746
+#   content hash  cd7c911983e0457b
+#   text hash     362afefc5fee3294
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  d39953269dafcd9d
-#   text hash     25f17461935692a2
+#   content hash  284b713e4ab1aa66
+#   text hash     bf870972303856c7
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

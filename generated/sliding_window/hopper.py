@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  39205ebd2e7a5d19
-#   text hash     8104448b9464ebc9
+#   content hash  1d4a765a3f2a7bd3
+#   text hash     0f79aae0e508276f
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

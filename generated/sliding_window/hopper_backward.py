@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  0e1f1060e2149bdb
-#   text hash     984d18442869a0ea
+#   content hash  baf3d3fec5416cac
+#   text hash     916923c78b95ff46
 #   render with   attnforge render specs/sliding_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a8beb36bb1318538
-#   text hash     f711898e3fe7c04f
+#   content hash  51b4578da102aea4
+#   text hash     6675f20caafb6fd9
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a08c993ecabef828
-#   text hash     4815fb843a6df47d
+#   content hash  864f2171e81034fb
+#   text hash     a8130d0fc62dd9ea
 #   render with   attnforge render specs/sliding_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

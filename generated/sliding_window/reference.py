@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b31ab210c0fdcfe5
-#   text hash     5f4679c03007bf98
+#   content hash  13a12d5d824585a6
+#   text hash     b0b4ae38e008114b
 #   render with   attnforge render specs/sliding_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  a1f4c16c4088e931
-#   text hash     5d30eaa3a0ba770e
+#   content hash  cd870850ba8bc18b
+#   text hash     c00366dfd4ba528a
 #   render with   attnforge render specs/sliding_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

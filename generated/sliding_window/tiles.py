@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  7330bb02190eeff1
-#   text hash     40c16e5247ca46a6
+#   content hash  06d27108438f04eb
+#   text hash     f73fc5bffb6a341b
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

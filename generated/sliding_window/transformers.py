@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  0b91eca325420500
-#   text hash     e17f57795c257dc3
+#   content hash  1b0d5206d5fb3b13
+#   text hash     53b4abd28a775abf
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7090e9109dd97387
-#   text hash     0e0f29530f32a11e
+#   content hash  24799f3a03af59a7
+#   text hash     8fe4c313fd527021
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

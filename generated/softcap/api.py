@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  fe4efaeb70d43a8b
-#   text hash     e77bde7b1c24b3f4
+#   content hash  ceab0a7a18d4fcb6
+#   text hash     ce7793c224212e02
 #   render with   attnforge render specs/softcap.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

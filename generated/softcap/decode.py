@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  048e129054d0153a
-#   text hash     fcbb85e3813b15e3
+#   content hash  dbf02c5223e76a8e
+#   text hash     6a5f283034242fcc
 #   render with   attnforge render specs/softcap.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

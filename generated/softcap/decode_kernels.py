@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0e98ce08cc296251
-#   text hash     4285b0bc26fe7df2
+#   content hash  cd7f6cc60da5fa7b
+#   text hash     15b792af45320744
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

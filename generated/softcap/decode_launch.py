@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  194cf4e0585755c7
-#   text hash     ec58e150b7fb8a23
+#   content hash  95b30c9d8290a2f4
+#   text hash     be0d1362e474b5ca
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

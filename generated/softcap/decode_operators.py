@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6e5414f9e5357fe6
-#   text hash     d1b06eb6e2826db2
+#   content hash  22f8f0111767b38b
+#   text hash     cf5c6c4cf1ef051b
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

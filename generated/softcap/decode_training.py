@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5ed7ba6978923569
-#   text hash     8f159e7301e740c9
+#   content hash  ded5ee04624c47e5
+#   text hash     80a5eff217a98c75
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  703aba83f183c90f
-#   text hash     64507489950a7719
+#   content hash  e1fbc1a56490be71
+#   text hash     0cd38dce7b504a31
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  5fe00ddca588f5bb
-#   text hash     838def54ae707132
+#   content hash  ded5d1268bdf0411
+#   text hash     0c9c9a91bcd86f91
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

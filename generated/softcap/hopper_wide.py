@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  39685104cb8c6f4a
-#   text hash     b1695cc9877d6c82
+#   content hash  1c3b01c63c0977d5
+#   text hash     df450ce440ebf2df
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

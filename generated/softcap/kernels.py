@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  dc4829adfb154e0c
-#   text hash     747a588a87a70061
+#   content hash  45c8513ce0d999f5
+#   text hash     18c529152c9e7adb
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ba3b44a741cda79a
-#   text hash     6ee3982bf5b77b64
+#   content hash  8e2c82adf450182e
+#   text hash     69b8b44a371241dd
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

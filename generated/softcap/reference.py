@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  aa7ed8639aacd3c8
-#   text hash     45f6517d1127bb84
+#   content hash  df81975a8b06554e
+#   text hash     c1b00e4c116d692e
 #   render with   attnforge render specs/softcap.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

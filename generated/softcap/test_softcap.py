@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  6b1ec407d766841f
-#   text hash     400cc452b4001b4b
+#   content hash  eee27330b15aa95e
+#   text hash     0c254793eb7e3993
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  7057d110a34f1d2c
-#   text hash     e47c1074485ab070
+#   content hash  0ac2089d049d5995
+#   text hash     3e31b7c60f3635ae
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  b597f23f0279a08a
-#   text hash     09ddfef56f8dcee4
+#   content hash  8b703eafd45d3684
+#   text hash     584781d5bfebe953
 #   render with   attnforge render specs/softcap.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  fcd381a9d1d12778
-#   text hash     db3e30e6a87469b6
+#   content hash  e7ef52579e94de2b
+#   text hash     6f57e7504f748545
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

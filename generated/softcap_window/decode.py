@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  99d8d1c9921ccec8
-#   text hash     dc596c6f485115c5
+#   content hash  a1753beb4499eff4
+#   text hash     45e41684d6e59ab0
 #   render with   attnforge render specs/softcap_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b4e6ea326f7b37e7
-#   text hash     6ec6d0bfbb59cb71
+#   content hash  092d723efeae7b88
+#   text hash     44d42dddeb6db01b
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  cc910fd2f03c851e
-#   text hash     b344473b53ff69db
+#   content hash  aba405f9969a6300
+#   text hash     345076d04ae2f0ff
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  18ce43cec9bbe882
-#   text hash     4d9f243f5f679280
+#   content hash  dc938f9a05876e91
+#   text hash     fc2b44dab289835e
 #   render with   attnforge render specs/softcap_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  69ff087fd0efeecb
-#   text hash     67c9cc3a3b7fa1ef
+#   content hash  b356b57b73c4d244
+#   text hash     ed33e4f8ae6b6a6b
 #   render with   attnforge render specs/softcap_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

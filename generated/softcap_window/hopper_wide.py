@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  9185eaad8261617b
-#   text hash     3c332aad4b0dde17
+#   content hash  f80034297e5d7e5b
+#   text hash     f3fb83619e8cd354
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

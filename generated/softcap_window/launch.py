@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  81cda06026d961ad
-#   text hash     8369c5b7f85b791f
+#   content hash  5d880316d4e11024
+#   text hash     6e387aaec553d457
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  32b8520e24e1d954
-#   text hash     1e11317e57e68306
+#   content hash  e23a2b5d48252342
+#   text hash     a1fa084710a68fb6
 #   render with   attnforge render specs/softcap_window.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

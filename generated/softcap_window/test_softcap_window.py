@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  7fea0f19947cfc6b
-#   text hash     0520f74470adf216
+#   content hash  17f493bc3131de05
+#   text hash     f65071465fc72f18
 #   render with   attnforge render specs/softcap_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

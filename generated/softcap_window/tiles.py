@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  8c679cdd74850eef
-#   text hash     9d6514a17c20c604
+#   content hash  b9cc1d0f2ebbc515
+#   text hash     2e4ea5639149044c
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

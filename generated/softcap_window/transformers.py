@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f36f05e2cd9c63c9
-#   text hash     6bb71e3ca1ab3b60
+#   content hash  ccdd48cb5ab35170
+#   text hash     e05177f9197c3f0e
 #   render with   attnforge render specs/softcap_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  5e0dc6e62d002b88
-#   text hash     2f04ccee53fa7261
+#   content hash  6e604c97647afc10
+#   text hash     4d811b6e5e7bfac5
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

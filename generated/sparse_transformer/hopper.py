@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e94f766c768e5e5b
-#   text hash     0bb1952097da72ed
+#   content hash  c0b26ef0a0a31c25
+#   text hash     a5595e88058e1e44
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

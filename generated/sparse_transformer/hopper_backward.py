@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  a7853c3ef5d02073
-#   text hash     2ac84f3dea4abc32
+#   content hash  7161f5f5eb2334f9
+#   text hash     eb79ae72b315880e
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

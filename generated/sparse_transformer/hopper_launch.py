@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  677d2b6b9916d9ad
-#   text hash     f142f2e7e17c63c6
+#   content hash  d6edb396fa94706d
+#   text hash     0a4053a598c4fef2
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

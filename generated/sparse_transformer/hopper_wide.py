@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  0f1b50ad3cc1aa57
-#   text hash     7fc5fbfc3704935f
+#   content hash  01e9111c5f59adc4
+#   text hash     6b886d3891f074b2
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  4b3331285730a73d
-#   text hash     4462c06fe417c0bf
+#   content hash  bbeb501ce95c7466
+#   text hash     b987ebac95ceda7c
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

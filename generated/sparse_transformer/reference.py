@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d8ce4c55635d095b
-#   text hash     6ee5930e4d53980c
+#   content hash  19e5fb3c33990d8d
+#   text hash     828fd9579ecb0e07
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

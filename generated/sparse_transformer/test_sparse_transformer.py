@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  861d8a61fe12b3bb
-#   text hash     da8fbd17973533ee
+#   content hash  7a3e98d58f680f09
+#   text hash     1498f030f2a8c624
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  798dad6e3f0d249d
-#   text hash     ce7a252550b74c4c
+#   content hash  97514e3f98827890
+#   text hash     8a58f87a23ad1190
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

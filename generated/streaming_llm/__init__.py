@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  714a2e0e4ec17c55
-#   text hash     37834c23c3d8104b
+#   content hash  aae11ea9fd1c6e3f
+#   text hash     a553e892609e3171
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

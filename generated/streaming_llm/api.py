@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  a0cbe29db43cf982
-#   text hash     f4ebcb9d8db1b08f
+#   content hash  449318cdf76c68c7
+#   text hash     9c97138fb826675d
 #   render with   attnforge render specs/streaming_llm.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

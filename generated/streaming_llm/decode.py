@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  0ca09d6b85dc88ad
-#   text hash     f2f3fed0ef068dea
+#   content hash  072a2ca57e33b25c
+#   text hash     e5e9964a1b40bd40
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

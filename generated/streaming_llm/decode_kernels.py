@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  85e06a7d8ad18ec1
-#   text hash     3a9c4360841df8f6
+#   content hash  280d75798d1d3bbb
+#   text hash     9f5884e0be16d43b
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  844c4d9e6ed4dd28
-#   text hash     eb4c888147a11f5e
+#   content hash  2643a3f35be601a9
+#   text hash     8e57dd13caffb1fd
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

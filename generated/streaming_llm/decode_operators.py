@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  af5358216df7b8ee
-#   text hash     a4c12e5de97eda6e
+#   content hash  b692cf1193f404eb
+#   text hash     324706f995876eb1
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  470c3d353ef6baaa
-#   text hash     cd3de120fa3e6bf6
+#   content hash  01be70f155b29670
+#   text hash     e40726c390b55e51
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  98c70be42e4213b5
-#   text hash     7f0c2436c54b8095
+#   content hash  66a603f5c221d8b3
+#   text hash     3501153730bd582f
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

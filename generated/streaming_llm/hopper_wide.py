@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  c4f09eea0eae45e1
-#   text hash     9260341e2b3937e6
+#   content hash  b28fb368c642e26c
+#   text hash     f718b0df7470b5f9
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

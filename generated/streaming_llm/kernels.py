@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  eea735cc56539e93
-#   text hash     84f8c7bc69b31926
+#   content hash  af503d4652268fb1
+#   text hash     739a5b0e96a04dea
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  03cd5ea960a2f9b1
-#   text hash     f92d8b5990c817d6
+#   content hash  9ce46a630897daf5
+#   text hash     710acd51ce3332b3
 #   render with   attnforge render specs/streaming_llm.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  f440056f54ab509b
-#   text hash     a1f153b687edf709
+#   content hash  e7aeaa57834ac641
+#   text hash     74e71d0ff7d47f7d
 #   render with   attnforge render specs/streaming_llm.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  cdca68d310a8a39e
-#   text hash     0cb2db1b1a4a3e86
+#   content hash  1b5d2bd5aa060c17
+#   text hash     542c3a11bc52687d
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  61b522363d2c665f
-#   text hash     bd3028fddf75a81e
+#   content hash  984bbf2b8927e152
+#   text hash     8b611498ca58a89e
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

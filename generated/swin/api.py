@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  4728690d37b98864
-#   text hash     3aa4f7751cf9d10f
+#   content hash  8a44122cc65a9b83
+#   text hash     bcd299cd6490cf0a
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

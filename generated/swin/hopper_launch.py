@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  9678e6debd4785ea
-#   text hash     575f1276a610b637
+#   content hash  803f3319f1475a74
+#   text hash     9456911b760c1c1c
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a73a6c4a2538900b
-#   text hash     eb4124fa00c80e56
+#   content hash  f19874cee4e0c1b9
+#   text hash     ad81ca4074d7c024
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  1c845d9b55702862
-#   text hash     d09ebd52ac7295b3
+#   content hash  092e6d7f7f13c583
+#   text hash     e28e40286afde3b9
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  61e2bf2dabe9f087
-#   text hash     8159d2bc4c4a9c3b
+#   content hash  4e8178d3a93ab316
+#   text hash     67538773cf455f51
 #   render with   attnforge render specs/swin.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d4e5f2b4840c7804
-#   text hash     77cfee5f84dfc3c9
+#   content hash  4f1be2f22f626d23
+#   text hash     522d19bc91e6a1e4
 #   render with   attnforge render specs/swin.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

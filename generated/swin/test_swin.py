@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f2eaed1381173bb4
-#   text hash     98bd71cd1d7b890a
+#   content hash  d39f5accd28d7d7f
+#   text hash     d22a11f4607f21ac
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  5a01185255ccbd99
-#   text hash     e3c204a2260d189f
+#   content hash  090cd14230b9c7e1
+#   text hash     3a30e9da5bd83705
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  d1ee7e25ac434d5b
-#   text hash     193fc606800b12b9
+#   content hash  4ce642acbfd5c866
+#   text hash     6fc9c75b29b9e410
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  71879a55bc05f5cb
-#   text hash     dc7d5c48adc88285
+#   content hash  9dec2a9741f5a7c4
+#   text hash     00636b557de9503a
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5d8644ac0f462d74
-#   text hash     a10c03ac076e550d
+#   content hash  99ad611b3fed14df
+#   text hash     be3ee9b3b86b75e8
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

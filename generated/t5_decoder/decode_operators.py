@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5bccb93aceb2fd94
-#   text hash     f019eea0b7a31bd3
+#   content hash  afbbaea7021a74c8
+#   text hash     65e6baff4c5aa1bf
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

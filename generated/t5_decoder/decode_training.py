@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ed0068145b6e249c
-#   text hash     956ed18b0df52e08
+#   content hash  2188c3b409c4eab0
+#   text hash     4e0d2a994ee3761a
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

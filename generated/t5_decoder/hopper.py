@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  16d202c0711c8555
-#   text hash     31d562272950b639
+#   content hash  6f64894ddd5b7a49
+#   text hash     9cb5682f1d432e67
 #   render with   attnforge render specs/t5_decoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

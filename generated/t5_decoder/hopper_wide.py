@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  3b393eeb0a989d77
-#   text hash     7d990e1d90fabf88
+#   content hash  56f3ace6a0db4019
+#   text hash     b6f2cbd7837695fa
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  ad90008bc5181166
-#   text hash     de5e49e876a0f777
+#   content hash  cc643798636f02ff
+#   text hash     3a13967d2ee34669
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

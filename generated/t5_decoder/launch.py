@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  c5251a7a961dd242
-#   text hash     7f61220f9a621581
+#   content hash  189aa3534919dbe3
+#   text hash     0019a7cdf94765e5
 #   render with   attnforge render specs/t5_decoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  aee9b56ad2f30a58
-#   text hash     f4b0144c6b2f32e4
+#   content hash  46d215159320313b
+#   text hash     3c4271bc13d68c19
 #   render with   attnforge render specs/t5_decoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  0c73430696d019e5
-#   text hash     00753fd06b5db987
+#   content hash  812828e89cd07312
+#   text hash     01e3aa4e6c968df8
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  cd58852c0eab19d2
-#   text hash     a3220f806929f924
+#   content hash  f1d3c840aa41d1a9
+#   text hash     6636496ba82fe661
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  b505e2ca995154cd
-#   text hash     18d2b93975638f87
+#   content hash  c72ab0d914d10df0
+#   text hash     bd41ad767ada0385
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

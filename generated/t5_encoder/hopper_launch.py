@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  62c6f883c10fa7e6
-#   text hash     ca513463afa47ed5
+#   content hash  dbfeef65396d56e9
+#   text hash     b6bc9f3621130c82
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  8453098e3fa51e24
-#   text hash     a0be62714fee2663
+#   content hash  0d0d00039808e661
+#   text hash     7d8fa27f38893af0
 #   render with   attnforge render specs/t5_encoder.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

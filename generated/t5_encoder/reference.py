@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c79d405d85a43fa7
-#   text hash     58ede23fa036041f
+#   content hash  582abc5d56e414bc
+#   text hash     7c146eed0fa660f6
 #   render with   attnforge render specs/t5_encoder.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  9181a265ff6c158b
-#   text hash     78fc875bfe42ae41
+#   content hash  1f64e88d69a64690
+#   text hash     2590b4bdf47a6986
 #   render with   attnforge render specs/t5_encoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  5af51c4ac3cf4ced
-#   text hash     27203b7e2efc609b
+#   content hash  415bf177010c8f50
+#   text hash     6b8c4ba85b32b490
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

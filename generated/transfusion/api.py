@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ec450f3a4554b8f0
-#   text hash     2229001353c4d7ea
+#   content hash  0a7c68ef5491f331
+#   text hash     bdfbab9d0e68b09d
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  567f1ab47d03c43b
-#   text hash     173afa9aa9cca3fb
+#   content hash  ec0e2fa127337358
+#   text hash     ddbadceef9d11e07
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

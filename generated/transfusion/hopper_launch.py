@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  7790c018c12867a1
-#   text hash     2c9840c50b5c05fd
+#   content hash  636021f0e1f90d09
+#   text hash     9395e442de6ebf7c
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

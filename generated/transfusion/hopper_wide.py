@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e08ce5324de34976
-#   text hash     06fd7debefa5bed7
+#   content hash  e1e92f839274c9e9
+#   text hash     af45adfe9ed22e9f
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  03caee6276d93ea5
-#   text hash     e43aadb98f9b0d3a
+#   content hash  6462b146a618e29c
+#   text hash     543e201a3bb70e64
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

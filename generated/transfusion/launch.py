@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  147f3344abc261a6
-#   text hash     5529ba18385a0b2d
+#   content hash  a28cf18f7c003ec8
+#   text hash     db87a9a69f78ab32
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  2edb6090cd66b8d4
-#   text hash     84f09324e7c4c84a
+#   content hash  470dee7f0912321b
+#   text hash     18beccb926f2826b
 #   render with   attnforge render specs/transfusion.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  79c818520a600070
-#   text hash     e8721b8b5163cdd8
+#   content hash  479f3f5b7ed2fb1f
+#   text hash     469d1a843f56d1f9
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  234a5ceea96e40f0
-#   text hash     76e5377757c06507
+#   content hash  e807d17e88d5f534
+#   text hash     082ce4a7ca13138f
 #   render with   attnforge render specs/tree_decoding.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

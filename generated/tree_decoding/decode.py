@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  e09b4fbe55949490
-#   text hash     ce6f927ba9b02bb3
+#   content hash  aa852894a8a35ed0
+#   text hash     8c3dcdcfb4effc3c
 #   render with   attnforge render specs/tree_decoding.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  95b4e6a85468ace3
-#   text hash     192764ab996959b3
+#   content hash  4522262517619bd3
+#   text hash     440d0805fc71b1a3
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b9430160b499ffdb
-#   text hash     685e10dc523b4b5e
+#   content hash  03fc3f012fbfd37a
+#   text hash     c606715b5300e10b
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

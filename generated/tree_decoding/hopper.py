@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0a5befb885fe5d92
-#   text hash     9a75f64d061c0b28
+#   content hash  226576ec393cbab1
+#   text hash     2e579190a3523703
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

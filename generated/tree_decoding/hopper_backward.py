@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  662f45de87342f4c
-#   text hash     957eb9db75672d34
+#   content hash  c7798ceaa3319b4f
+#   text hash     d124294f338f77b8
 #   render with   attnforge render specs/tree_decoding.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

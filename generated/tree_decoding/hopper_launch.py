@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  707bd6971c3f7ab5
-#   text hash     7213aabfcbe1fdc4
+#   content hash  47d95edd760a0239
+#   text hash     c261c1691b63a3a9
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

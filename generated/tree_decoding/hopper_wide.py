@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  0c4cb18eb10c78b5
-#   text hash     441ee078f07c8c7f
+#   content hash  b853ed59dfb1a719
+#   text hash     4bf6f6beac8634d9
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

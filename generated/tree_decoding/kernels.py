@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  dbbe894069185194
-#   text hash     52e42587133601ec
+#   content hash  566615ed4f7a7f38
+#   text hash     b03b242e46de701d
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

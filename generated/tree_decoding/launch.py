@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  8c0c0fb8ce46e9d9
-#   text hash     174a8a09ebcaee45
+#   content hash  c0f676a693a4ab67
+#   text hash     5cd32a4c7f68d1b1
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  90b1ebf0ab833b1f
-#   text hash     2d2ee130383f35ce
+#   content hash  fbe1ef6f39bb60f7
+#   text hash     e4cc8dbea9eb0cac
 #   render with   attnforge render specs/tree_decoding.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 

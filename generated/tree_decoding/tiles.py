@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  59cb1bd0f9daae84
-#   text hash     b2e0b3e9ed56e866
+#   content hash  4f99c3b7ee4ed5e1
+#   text hash     bd63f206aeba53c5
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

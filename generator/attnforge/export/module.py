@@ -46,6 +46,7 @@ class Module:
     turned: str  # text of how many columns of a head turn; "" if none do
     cached: bool  # whether it decodes
     crosses: bool  # whether keys may be another sequence's
+    parallel: bool  # whether ranks may share out its tokens
 
     @property
     def kept(self) -> tuple[Projection, ...]:
@@ -78,6 +79,7 @@ def build(spec: Spec, arguments: Sequence[Argument]) -> Module:
         "" if spec.rope is None else str(spec.rope.dims or "self.head_dim"),
         cached,
         not own,
+        "context_parallel" in spec.exports,
     )
 
 

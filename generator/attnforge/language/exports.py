@@ -95,7 +95,7 @@ _OF_CONSTRUCTORS = frozenset(
 # keywords of `attention` beside its own
 _OF_STATISTICS = frozenset(("return_max_logit", "return_key_sums"))
 # keywords of attention over several ranks beside its own, and what it calls by these names
-_OF_RANKS = frozenset(("api", "arguments", "group", "parts", "ranks", "terms", "zigzag"))
+_OF_RANKS = frozenset(("api", "arguments", "context_parallel", "group", "parts", "ranks", "terms", "zigzag"))
 # in the name of an attention function they switch on other code of transformers
 LOADED_WORDS = ("flash", "sdpa", "flex", "eager")
 

@@ -54,6 +54,8 @@ JOINED = "mask: [any: [causal, expr: k < prefix_len]]\ninputs: {{prefix_len: {{a
         (JOINED.format(axes="[]"), "all", None),
         (JOINED.format(axes="[batch // 2]"), "all", None),
         ("mask: [any: [causal, expr: k < 4]]", "all", None),
+        ("mask: [expr: k <= q or k - q > 2000]", "all", None),
+        ("mask: [expr: q - k >= 9 or k <= q and k < 4]", "causal", None),
         ("mask: [expr: k <= q + few]\ninputs: {few: {axes: [], dtype: int}}", "all", None),
         # masks without a value at some places
         ("mask: [expr: k // (q - 3) == 1]", "all", None),

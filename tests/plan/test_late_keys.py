@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from attnforge.language import spec
+from attnforge.language.patterns import hides_late_keys
 from attnforge.plan import plan, visibility
-from attnforge.plan.conditions import hides_late_keys
 from attnforge.plan.statements import lines
 
 
@@ -27,6 +27,7 @@ from attnforge.plan.statements import lines
         ("q <= k", False),
         ("abs(q - k) < 5", False),
         ("k <= q or k < 4", False),
+        ("k <= q and k < 4 or k + 9 < q", True),
     ],
 )
 def test_masks_that_hide_late_keys_need_no_bound(mask: str, hides: bool) -> None:

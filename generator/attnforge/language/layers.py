@@ -6,14 +6,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ..expressions.evaluation import compiled
 from ..expressions.inputs import Input
 from ..expressions.linear_forms import linear, variable
 from ..expressions.tree import COMPARISONS, Node
 from . import patterns
-
-# positions that tell whether a mask hides every later key
-_PLACES = (0, 1, 2, 3, 5, 8, 31, 32, 33, 127, 128, 1000)
 
 
 @dataclass(frozen=True)
@@ -40,7 +36,7 @@ def of(masks: Sequence[Node], scores: Sequence[Node], inputs: Sequence[Input]) -
     biases = [score for score in scores if patterns.bias(score, inputs)]
     others = (*(keep for keep in masks if keep not in prefixes), *scores)
     return LayerTerms(
-        "causal" if any(_causal(keep) for keep in masks) else "prefix" if prefixes else "all",
+        "causal" if any(map(patterns.hides_late_keys, masks)) else "prefix" if prefixes else "all",
         next((size for size in windows if isinstance(size, int | str)), None),
         next(caps, None),
         bool(biases),
@@ -48,17 +44,6 @@ def of(masks: Sequence[Node], scores: Sequence[Node], inputs: Sequence[Input]) -
         # a bias is the layer's own, which has one for the keys that there are
         all(_moves(node, by_token) for node in (*masks, *scores) if node not in biases),
     )
-
-
-def _causal(keep: Node) -> bool:
-    """Whether a mask of positions alone hides all keys after the query."""
-    if any(leaf.op in ("input", "option") or leaf.value in _OTHERS for leaf in keep.walk()):
-        return False
-    visible = compiled(keep)
-    try:
-        return not any(visible({"q": q, "k": k}) for q in _PLACES for k in _PLACES if k > q)
-    except ArithmeticError:
-        return False
 
 
 def _moves(node: Node, by_token: Collection[str]) -> bool:
@@ -73,6 +58,3 @@ def _moves(node: Node, by_token: Collection[str]) -> bool:
         atoms = tuple(atom for atom, _ in form.without(patterns.Q).without(patterns.K).terms)
         parts = node.args if atoms == (node,) else atoms
     return all(_moves(part, by_token) for part in parts)
-
-
-_OTHERS = ("b", "h", "kv_h", "q_len", "k_len")

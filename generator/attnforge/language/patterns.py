@@ -1,11 +1,11 @@
-"""Terms that libraries and models have names for, known by their formula: the name of a file says nothing of it."""
+"""Terms that libraries and models have names for, and what masks plainly hide, known by formula alone."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
 from ..expressions.inputs import Axis, Input
-from ..expressions.linear_forms import variable
+from ..expressions.linear_forms import linear, variable
 from ..expressions.tree import Node
 
 Q, K, SCORE = variable("q"), variable("k"), Node("var", (), "score")
@@ -25,6 +25,17 @@ def joined(mask: Node) -> Iterator[Node]:
 def causal(mask: Node) -> bool:
     """True of `k <= q`."""
     return mask in (Node("<=", (K, Q), None, "bool"), Node(">=", (Q, K), None, "bool"))
+
+
+def hides_late_keys(keep: Node) -> bool:
+    """True if a condition plainly hides all keys behind a query."""
+    if keep.op in ("and", "or"):
+        return (any if keep.op == "and" else all)(map(hides_late_keys, keep.args))
+    if keep.op not in ("<", "<=", ">", ">=") or any(arg.type != "int" for arg in keep.args):
+        return False
+    low, high = map(linear, keep.args if keep.op in ("<", "<=") else reversed(keep.args))
+    ahead = low - high - (linear(K) - linear(Q))
+    return not ahead.terms and ahead.constant >= (0 if "=" in keep.op else -1)
 
 
 def window(mask: Node) -> Number | None:

@@ -1,7 +1,7 @@
 """Conditions as kernels need them.
 
-Comparisons of single floats, which the interpreter spreads as floats, are made choices of truth values. What plainly
-hides all keys behind a query is told from other conditions.
+Comparisons of single floats, which the interpreter spreads as floats, are made choices of truth values. What is certain
+to show a query its own key is told from other conditions.
 """
 
 from __future__ import annotations
@@ -38,17 +38,6 @@ def as_bool(node: Node) -> Node:
         return node
     truths = tuple(Node("num", (), value, "bool") for value in (True, False))
     return Node("where", (node, *truths), None, "bool")
-
-
-def hides_late_keys(keep: Node) -> bool:
-    """True if a condition plainly hides all keys behind a query."""
-    if keep.op == "and":
-        return any(map(hides_late_keys, keep.args))
-    if keep.op not in ("<", "<=", ">", ">=") or any(arg.type != "int" for arg in keep.args):
-        return False
-    low, high = map(linear, keep.args if keep.op in ("<", "<=") else reversed(keep.args))
-    ahead = low - high - (linear(variable("k")) - linear(variable("q")))
-    return not ahead.terms and ahead.constant >= (0 if "=" in keep.op else -1)
 
 
 def shows_itself(keep: Node, least: Mapping[str, float] = MappingProxyType({})) -> bool:

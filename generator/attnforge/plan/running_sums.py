@@ -16,8 +16,9 @@ from ..expressions import calculus
 from ..expressions.inputs import Input
 from ..expressions.linear_forms import number
 from ..expressions.tree import SCORE, Node
+from ..language.patterns import hides_late_keys
 from ..language.spec import MaskTerm, ScoreTerm, Spec
-from .conditions import hides_late_keys, shows_itself
+from .conditions import shows_itself
 
 REST, BEGIN, END = 1, 2, 3
 # exp(-4096) is 0 in every type, and 4096 times float32's precision is little

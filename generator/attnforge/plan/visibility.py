@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from .conditions import hides_late_keys
+from ..language.patterns import hides_late_keys
 from .kernel_terms import KernelTerms
 from .statements import Statement
 

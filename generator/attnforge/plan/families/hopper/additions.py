@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from ....expressions.linear_forms import linear, variable
 from ....expressions.tree import SCORE, Node
+from ....language.patterns import hides_late_keys
 from ...access import Access
-from ...conditions import hides_late_keys
 from ...kernel_terms import KernelTerms
 from ...sides import SIDES, Side
 from ...statements import Bundle, Statement, needed, reads, targets

@@ -14,10 +14,11 @@ from collections.abc import Iterable
 
 from ....expressions.inputs import Input
 from ....expressions.tree import Node
+from ....language.patterns import hides_late_keys
 from ....language.spec import Spec
 from ... import softmax
 from ...analysis import Analysis
-from ...conditions import at_itself, hides_late_keys, shows_itself
+from ...conditions import at_itself, shows_itself
 from ...finite import is_finite
 from ...statements import Block, Branch, Comment, Statement
 from ...tile_ranges import least_values

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import click
 import numpy as np
 import pytest
 
-from attnforge.explain import arrays, explain, markdown, picture, samples, svg, trace
+from attnforge.explain import arrays, explain, markdown, picture, samples, svg, trace, values
 from attnforge.explain.arrays import EMPTY, FULL, MASKED, MIXED, PLAIN, SKIPPED, UNKNOWN, Mask
 from attnforge.explain.page import Page
 from attnforge.expressions.evaluation import compiled
@@ -264,6 +265,67 @@ def test_what_is_too_much_work_is_told_as_visited(load: Load, monkeypatch: pytes
     shown = explain.draw(load(UNTOLD), 4096, 4096).text()
     assert re.search(r"\d+ not looked into", shown)
     assert "?" in shown
+
+
+def test_tiles_of_a_long_mask_are_joined_for_signs(load: Load) -> None:
+    for name in ("window", "documents", "random", "nothing", "one pair"):
+        found = mask(load(MASKS[name]), 70, 110)
+        joined, whole = found.tiles((4, 8)).coarser((4, 2)), found.tiles((16, 16))
+        assert joined.size == whole.size and joined.states.tolist() == whole.states.tolist()
+        assert ((joined.visits == SKIPPED) <= (whole.states == EMPTY)).all()
+    states = np.array([[UNKNOWN, EMPTY, UNKNOWN, FULL, UNKNOWN, MIXED]])
+    joined = arrays.Tiling((1, 1), states, np.full((1, 6), MASKED)).coarser((1, 2))
+    assert joined.states.tolist() == [[UNKNOWN, UNKNOWN, MIXED]]
+
+
+def test_counts_are_those_of_visits(load: Load) -> None:
+    for name in ("sinks", "one way", "documents", "tokens", "blocks", "everything"):
+        found = mask(load(MASKS[name]), 70, 110)
+        for owns_keys in (False, True):
+            visits = found.visits((16, 8), owns_keys)
+            assert found.count((16, 8), owns_keys) == (int((visits != SKIPPED).sum()), visits.size)
+        assert found.last_visits((1, 8)).tolist() == found.visits((1, 8), owns_keys=False)[-1].tolist()
+
+
+@pytest.fixture
+def worked_out(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of values that each expression gives, in turn."""
+    made: list[int] = []
+
+    def evaluate(node: Node, env: Any) -> Any:
+        found = values.evaluate(node, env)
+        made.append(np.size(found))
+        return found
+
+    monkeypatch.setattr(arrays, "evaluate", evaluate)
+    return made
+
+
+@pytest.mark.parametrize("name", ["causal", "sinks", "documents", "segments"])
+def test_long_masks_need_no_look_at_each_tile(load: Load, worked_out: list[int], name: str) -> None:
+    found = mask(load(MASKS[name]), 1 << 20, 1 << 20)
+    tiling = found.tiles((8192, 8192))
+    assert tiling.total == 128**2 and tiling.count(EMPTY) > 0
+    visited, total = found.count((64, 64), owns_keys=False)
+    assert total == 1 << 28 and (visited is None) == (found.told is not None)
+    assert sum(worked_out) < 1 << 24
+
+
+def test_tiles_as_far_apart_are_looked_at_once(load: Load, worked_out: list[int]) -> None:
+    text = 'mask: [causal, expr: "near[clamp(q - k, 0, 99)] > 0.5"]\ninputs: {near: {axes: [head, 100]}}\n'
+    found = mask(load(text), 1000, 1030)
+    tiling, looked = found.tiles((32, 32)), sum(worked_out)
+    assert tiling.states.tolist() == states(found.visible(np.arange(1000)[:, None], np.arange(1030)), 32, 32)
+    assert looked < 1000 * 1030 // 2, "half of the tiles are uniform, most of them as far apart as others"
+
+
+def test_lengths_with_too_many_blocks_are_refused(load: Load) -> None:
+    loaded = load("mask: [block_sparse: {block: 4}, causal]\n")
+    with pytest.raises(
+        click.BadParameter, match=r"expected lengths up to 32768,32768, got 65536,32769: .* 4 x 4 pairs"
+    ):
+        explain.draw(loaded, 65536, 32769)
+    assert explain.draw(loaded, 1, 1 << 20).tiling.total == 128
 
 
 # -- samples -----------------------------------------------------------------------------------------------------
@@ -721,5 +783,5 @@ def test_whole_numbers_are_divided_by_0_as_by_1() -> None:
     """As in kernels and references."""
     for op, wanted in (("//", [-7, 0, 5]), ("%", [0, 0, 0])):
         node = Node(op, (Node("var", (), "q", "int"), Node("var", (), "k", "int")), None, "int")
-        assert arrays.evaluate(node, {"q": np.array([-7, 0, 5]), "k": np.array([0])}).tolist() == wanted
-        assert arrays.evaluate(node, {"q": np.array([-7, 0, 5]), "k": 0}).tolist() == wanted
+        assert values.evaluate(node, {"q": np.array([-7, 0, 5]), "k": np.array([0])}).tolist() == wanted
+        assert values.evaluate(node, {"q": np.array([-7, 0, 5]), "k": 0}).tolist() == wanted

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from attnforge.explain import arrays
+from attnforge.explain import values
 from attnforge.expressions.calculus import FLAT, derivative
 from attnforge.expressions.evaluation import evaluate
 from attnforge.expressions.folding import constant, fold
@@ -80,7 +80,7 @@ def test_its_value_is_one_of_a_tensor(name: str, function: Function) -> None:
         want = eval(text, {"torch": torch, "dtype": torch.float64}, tensors).item()
         assert got == pytest.approx(want, **CLOSE), args
         assert evaluate(node(name), env) == pytest.approx(got, **CLOSE), args
-        assert arrays.evaluate(node(name), {key: np.array([x]) for key, x in env.items()})[0] == pytest.approx(
+        assert values.evaluate(node(name), {key: np.array([x]) for key, x in env.items()})[0] == pytest.approx(
             got, **CLOSE
         ), args
         if all(map(math.isfinite, args)) and math.isfinite(got):

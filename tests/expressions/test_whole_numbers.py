@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from attnforge.explain.arrays import evaluate as as_arrays
+from attnforge.explain.values import evaluate as as_arrays
 from attnforge.expressions.evaluation import evaluate
 from attnforge.expressions.sharing import share
 from attnforge.expressions.tree import Node

@@ -6,69 +6,53 @@ lattice of points that shows both kinds proves a tile mixed. All elements of wha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from ..expressions.functions import FUNCTIONS
+from ..expressions.distances import as_one
 from ..expressions.tree import Node
-from ..expressions.whole_numbers import floated
 from ..plan.sides import Side
 from ..tiling.ranges import Span
-from .samples import Note, Told
+from .samples import Told
+from .values import evaluate
 
 EMPTY, MIXED, FULL, UNKNOWN = range(4)
 SKIPPED, MASKED, PLAIN = range(3)  # what kernels do with a tile: nothing, all of it under a mask, all of it
 
 _LATTICE = 16  # points per side
 _BUDGET = 2**29  # elements that are evaluated to tell tiles apart
-_CHUNK = 2**21  # of them at once
+_CHUNK = 2**16  # of them at once: arrays that stay in a core's cache
+_COUNTED = 2**22  # tiles of a kernel, at most, that are counted where values tell whether it visits them
 _SAMPLES = 4  # points per side that a pixel of several elements averages
+
+
+# by the bits of what tiles are the state, or the treatment, of the tile that they make
+_STATES = (
+    UNKNOWN,
+    EMPTY,
+    MIXED,
+    MIXED,
+    FULL,
+    MIXED,
+    MIXED,
+    MIXED,
+    UNKNOWN,
+    UNKNOWN,
+    MIXED,
+    MIXED,
+    UNKNOWN,
+    MIXED,
+    MIXED,
+    MIXED,
+)
+_VISITS = (SKIPPED, SKIPPED, MASKED, MASKED, PLAIN, MASKED, MASKED, MASKED)
 
 
 def count_visited(visits: Any) -> int:
     """The number of tiles that a kernel does not skip."""
     return int((visits != SKIPPED).sum())
-
-
-def evaluate(node: Node, env: Mapping[str, Any]) -> Any:
-    """The value of an expression over numbers and arrays; leaves stand in `env` by name."""
-    import numpy as np
-
-    with np.errstate(all="ignore"):
-        return _value(node, env)
-
-
-def _value(node: Node, env: Mapping[str, Any]) -> Any:
-    import numpy as np
-
-    if node.op == "num":
-        return node.value
-    if node.op in ("var", "option", "local"):
-        return env[str(node.value)]
-    args = [_value(arg, env) for arg in node.args]
-    if floated(node):
-        args[0] = np.asarray(args[0], float)
-    match node.op:
-        case "+":
-            return args[0] + args[1]
-        case "-":
-            return args[0] - args[1]
-        case "*":
-            return args[0] * args[1]
-        case "//" | "%" if node.type == "int":
-            args[1] = args[1] + (args[1] == 0)  # by 0 as by 1
-    if function := FUNCTIONS.get(node.op):
-        return function.numpy(np, *args)
-    return getattr(np, _OPERATIONS[node.op])(*args)
-
-
-_OPERATIONS = {
-    "/": "true_divide", "//": "floor_divide", "%": "mod", "**": "power", "neg": "negative", "<": "less",
-    "<=": "less_equal", ">": "greater", ">=": "greater_equal", "==": "equal", "!=": "not_equal", "and": "logical_and",
-    "or": "logical_or", "not": "logical_not", "where": "where",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -104,6 +88,11 @@ class Tiling:
         """The share of the tiles that the kernels skip."""
         return 1 - self.visited / self.total
 
+    def coarser(self, times: tuple[int, int]) -> Tiling:
+        """Tiles that so many of these make, along queries and along keys."""
+        size = self.size[0] * times[0], self.size[1] * times[1]
+        return Tiling(size, _united(1 << self.states, times, _STATES), _united(1 << self.visits, times, _VISITS))
+
     @cached_property
     def kernels(self) -> tuple[tuple[str, Tiling], ...]:
         """Tilings with the kernels that visit tiles so; one entry where all kernels visit the same tiles."""
@@ -111,6 +100,35 @@ class Tiling:
         if other.visited == self.visited:
             return (("the kernels visit", self),)
         return (("forward and backward_dq visit", self), ("backward_dkv visits", other))
+
+
+@dataclass(frozen=True)
+class _Walk:
+    """How programs that own tiles of one side go along the other: lengths, and positions that the sides begin at."""
+
+    along: Side
+    spans: tuple[Span, ...]
+    tile: int
+    length: int
+    start: int
+    step: int
+    count: int
+    shift: int
+
+    @property
+    def owned(self) -> Side:
+        """The side that the programs share out."""
+        return "q" if self.along == "k" else "k"
+
+    @property
+    def programs(self) -> int:
+        """Their number."""
+        return -(-self.length // self.tile)
+
+    @property
+    def steps(self) -> int:
+        """The number of tiles along the other side."""
+        return -(-self.count // self.step)
 
 
 @dataclass(frozen=True)
@@ -144,90 +162,124 @@ class Mask:
         """The states of the tiles for given numbers of queries and keys."""
         import numpy as np
 
-        visits = self.visits(size, owns_keys=False)
+        noted = self._noted(size)
+        visits = self._visits(size, False, noted)
         states = np.select([visits == SKIPPED, visits == PLAIN], [EMPTY, FULL], UNKNOWN)
         self._look(states, size, min(_LATTICE, size[0]), min(_LATTICE, size[1]))
         left = int((states == UNKNOWN).sum())
         if left * size[0] * size[1] <= _BUDGET:
             self._look(states, size, *size)
-        back = None if self.back is None else self.visits(size, owns_keys=True)
+        back = None if self.back is None else self._visits(size, True, noted)
         return Tiling(size, states, visits, back)
 
     def visits(self, size: tuple[int, int], owns_keys: bool) -> Any:
         """What a kernel does with each tile: one whose programs own queries, or keys."""
-        if owns_keys and self.back is not None:
-            return self._visits(size, self.back, along="q")
-        return self._visits(size, self.spans, along="k")
+        return self._visits(size, owns_keys, self._noted(size))
 
-    def _visits(self, size: tuple[int, int], spans: tuple[Span, ...], along: Side) -> Any:
-        """The kernels' treatment of each tile: their walk along one side, for all tiles of the other at once."""
+    def last_visits(self, size: tuple[int, int]) -> Any:
+        """What the program that owns the last queries does with each of its tiles."""
+        walk = self._walk(size, owns_keys=False)
+        last = range(walk.programs)[-1:]
+        return self._walked(walk, last, self._noted(size, last[0] * size[0]))[0]
+
+    def count(self, size: tuple[int, int], owns_keys: bool) -> tuple[int | None, int]:
+        """The number of tiles that a kernel visits, None where it is too much work to tell; and of all tiles."""
+        walk = self._walk(size, owns_keys)
+        total = walk.programs * walk.steps
+        if self.told is None:
+            return sum(int((hi - lo).sum()) for lo, hi, _ in self._ends(walk, range(walk.programs))), total
+        return (count_visited(self.visits(size, owns_keys)) if total <= _COUNTED else None), total
+
+    def _visits(self, size: tuple[int, int], owns_keys: bool, noted: Mapping[str, Any]) -> Any:
+        walk = self._walk(size, owns_keys)
+        if walk.along == "k":
+            return self._walked(walk, range(walk.programs), noted)
+        return self._walked(walk, range(walk.programs), {name: found.T for name, found in noted.items()}).T
+
+    def _walk(self, size: tuple[int, int], owns_keys: bool) -> _Walk:
+        queries, keys = (size[0], self.q_len, self.shift), (size[1], self.k_len, 0)
+        if owns_keys and self.back is not None:
+            return _Walk("q", self.back, *keys, *queries)
+        return _Walk("k", self.spans, *queries, *keys)
+
+    def _walked(self, walk: _Walk, programs: range, noted: Mapping[str, Any]) -> Any:
+        """The treatment of each tile by some programs, a row for each; so are the extremes that they know."""
         import numpy as np
 
+        visits = np.zeros((len(programs), walk.steps), np.int8)
         if self.told is not None:
-            return self._told(self.told, size, along)
-        # of the side that programs own, then of the one that they walk along
-        sides = ((size[0], self.q_len, self.shift), (size[1], self.k_len, 0))
-        (tile, length, start), (step, count, shift) = sides if along == "k" else sides[::-1]
-        first, name = np.arange(0, length, tile), "q" if along == "k" else "k"
-        last = np.minimum(first + tile, length) - 1
-        env = self._env(**{f"{name}_first": first + start, f"{name}_last": last + start})
-        other = np.arange(-(-count // step))
-        visits = np.zeros((len(first), len(other)), np.int8)
+            strip = max(1, _CHUNK // walk.steps)
+            for at in range(0, len(programs), strip):
+                known = {name: found[at : at + strip] for name, found in noted.items()}
+                visits[at : at + strip] = self._told(self.told, walk, programs[at : at + strip], known)
+            return visits
+        other = np.arange(walk.steps)
+        for lo, hi, full in self._ends(walk, programs):
+            visits[(other >= lo[:, None]) & (other < hi[:, None])] = MASKED
+            if full:
+                visits[(other >= full[0][:, None]) & (other < full[1][:, None])] = PLAIN
+        return visits
+
+    def _ends(self, walk: _Walk, programs: range) -> Iterator[tuple[Any, Any, tuple[Any, Any] | None]]:
+        """For each span the programs' first tiles, those behind their last ones, and between which none has a mask."""
+        import numpy as np
+
+        first = np.arange(programs.start, programs.stop) * walk.tile
+        last = np.minimum(first + walk.tile, walk.length) - 1
+        env = self._env(**{f"{walk.owned}_first": first + walk.start, f"{walk.owned}_last": last + walk.start})
         after = np.zeros_like(first)
 
         def end(node: Node | None, otherwise: int) -> Any:
-            value = otherwise if node is None else evaluate(node, env) - shift
-            return np.clip(np.broadcast_to(value, first.shape), 0, count)
+            value = otherwise if node is None else evaluate(node, env) - walk.shift
+            return np.clip(np.broadcast_to(value, first.shape), 0, walk.count)
 
-        for span in spans:
-            lo = np.maximum(end(span.lo, 0) // step, after)
-            hi = np.maximum(-(-end(span.hi, count) // step), lo)
-            visits[(other >= lo[:, None]) & (other < hi[:, None])] = MASKED
+        for span in walk.spans:
+            lo = np.maximum(end(span.lo, 0) // walk.step, after)
+            hi = np.maximum(-(-end(span.hi, walk.count) // walk.step), lo)
+            full = None
             if span.can_be_full:
-                full_lo = np.clip(-(-end(span.full_lo, 0) // step), lo, hi)
-                full_hi = np.clip(end(span.full_hi, count) // step, full_lo, hi)
-                visits[(other >= full_lo[:, None]) & (other < full_hi[:, None])] = PLAIN
+                full_lo = np.clip(-(-end(span.full_lo, 0) // walk.step), lo, hi)
+                full = full_lo, np.clip(end(span.full_hi, walk.count) // walk.step, full_lo, hi)
+            yield lo, hi, full
             after = hi
-        return visits if along == "k" else visits.T
 
-    def _told(self, told: Told, size: tuple[int, int], along: Side) -> Any:
-        """The kernels' treatment of each tile where they know the extremes of what the mask reads."""
+    def _told(self, told: Told, walk: _Walk, programs: range, noted: Mapping[str, Any]) -> Any:
+        """The treatment of each tile by programs that know the extremes of what the mask reads."""
         import numpy as np
 
-        first_row, first_key = np.arange(0, self.q_len, size[0])[:, None], np.arange(0, self.k_len, size[1])
-        env = self._env(
-            q_first=first_row + self.shift,
-            q_last=np.minimum(first_row + size[0], self.q_len) - 1 + self.shift,
-            k_first=first_key,
-            k_last=np.minimum(first_key + size[1], self.k_len) - 1,
-        )
-        for note in told.notes:
-            env[f"{note.name}_least"], env[f"{note.name}_most"] = self._extremes(note, size)
-        shape = (len(first_row), len(first_key))
-        some, every = (np.broadcast_to(evaluate(node, env), shape) for node in (told.some, told.every))
-        whole = first_key + size[1] <= self.k_len if along == "k" else first_row + size[0] <= self.q_len
-        every = some & every & whole
+        shape = len(programs), walk.steps
+        first, other = np.array(programs)[:, None] * walk.tile, np.arange(walk.steps) * walk.step
+        last, end = np.minimum(first + walk.tile, walk.length) - 1, np.minimum(other + walk.step, walk.count) - 1
+        env = self._env(**{f"{walk.owned}_first": first + walk.start, f"{walk.owned}_last": last + walk.start})
+        env |= {f"{walk.along}_first": other + walk.shift, f"{walk.along}_last": end + walk.shift}
+        some, every = (np.broadcast_to(evaluate(node, {**env, **noted}), shape) for node in (told.some, told.every))
+        every = some & every & (other + walk.step <= walk.count)
         if told.ranged:
-            if along == "q":
-                some, every = some.T, every.T
-            other = np.arange(some.shape[1])
-            some, every = _joined(some, other), _joined(every, other, until=~every)
-        found = np.select([every, some], [PLAIN, MASKED], SKIPPED).astype(np.int8)
-        return found.T if told.ranged and along == "q" else found
+            column = np.arange(walk.steps)
+            some, every = _joined(some, column), _joined(every, column, until=~every)
+        return np.select([every, some], [PLAIN, MASKED], SKIPPED)
 
-    def _extremes(self, note: Note, size: tuple[int, int]) -> tuple[Any, Any]:
-        """The least and the greatest of a value in each tile, looked at once for each stretch that shares it."""
+    def _noted(self, size: tuple[int, int], first: int = 0) -> dict[str, Any]:
+        """The extremes of values in tiles from a row on, looked at once for each stretch that shares a value."""
         import numpy as np
 
-        rows, row_starts = _stretches(self.q_len, size[0], note.steps.get("q", size[0]))
-        keys, key_starts = _stretches(self.k_len, size[1], note.steps.get("k", size[1]))
-        least, most = [], []
-        for start, end in zip(row_starts, [*row_starts[1:], len(rows)], strict=True):
-            env = self._env(q=rows[start:end, None] + self.shift, k=keys)
-            found = np.broadcast_to(evaluate(note.value, env), (end - start, len(keys)))
-            least.append(np.minimum.reduceat(found.min(0), key_starts))
-            most.append(np.maximum.reduceat(found.max(0), key_starts))
-        return np.array(least), np.array(most)
+        found: dict[str, Any] = {}
+        shape = -(-(self.q_len - first) // size[0]), -(-self.k_len // size[1])
+        for note in self.told.notes if self.told else ():
+            rows, row_starts = _stretches(first, self.q_len, size[0], note.steps.get("q"))
+            keys, key_starts = _stretches(0, self.k_len, size[1], note.steps.get("k"))
+            least, most = [], []
+            strip = max(1, _CHUNK // len(keys))
+            for start in range(0, len(rows), strip):
+                q = rows[start : start + strip, None]
+                values = evaluate(note.value, self._env(q=q + self.shift, k=keys))
+                values = np.broadcast_to(values, (len(q), len(keys)))
+                least.append(np.minimum.reduceat(values, key_starts, 1))
+                most.append(np.maximum.reduceat(values, key_starts, 1))
+            for name, values, extreme in (("least", least, np.minimum), ("most", most, np.maximum)):
+                joined = extreme.reduceat(np.concatenate(values), row_starts)
+                found[f"{note.name}_{name}"] = np.broadcast_to(joined, shape)
+        return found
 
     def _look(self, states: Any, size: tuple[int, int], rows: int, keys: int) -> None:
         """Looks into the unknown tiles at so many rows and keys, and notes what that tells of them."""
@@ -237,11 +289,13 @@ class Mask:
         row = np.unique(np.linspace(0, size[0] - 1, rows).astype(int))
         key = np.unique(np.linspace(0, size[1] - 1, keys).astype(int))
         found = np.argwhere(states == UNKNOWN)
+        looked, like = self._unlike(found, size)
+        alike = np.empty(len(looked), states.dtype)
         # a tile too large for one step is evaluated some of its rows at a time
         pieces = np.array_split(row, -(-rows * keys // _CHUNK))
         step = max(1, _CHUNK // (len(pieces[0]) * keys))
-        for start in range(0, len(found), step):
-            tiles = found[start : start + step]
+        for start in range(0, len(looked), step):
+            tiles = looked[start : start + step]
             some, all_ = np.zeros(len(tiles), bool), np.ones(len(tiles), bool)
             # past the last row or key stands the last one once more: that changes neither
             k = np.minimum(tiles[:, 1, None, None] * size[1] + key, self.k_len - 1)
@@ -250,16 +304,44 @@ class Mask:
                 shown = self.visible(q, k)
                 some |= shown.any((1, 2))
                 all_ &= shown.all((1, 2))
-            alike = np.where(all_, FULL, EMPTY) if every else UNKNOWN
-            states[tuple(tiles.T)] = np.where(some & ~all_, MIXED, alike)
+            uniform = np.where(all_, FULL, EMPTY) if every else UNKNOWN
+            alike[start : start + step] = np.where(some & ~all_, MIXED, uniform)
+        states[tuple(found.T)] = alike[like]
+
+    def _unlike(self, tiles: Any, size: tuple[int, int]) -> tuple[Any, Any]:
+        """Tiles that may differ from all others of some, and for each of those the place of the one that it is like."""
+        import numpy as np
+
+        if any(n.op == "var" and n.value in ("q", "k") for n in as_one(self.keep).walk()):
+            return tiles, np.arange(len(tiles))
+        # whole tiles as far apart show the same where the distance of a pair tells all
+        whole = ((tiles + 1) * size <= (self.q_len, self.k_len)).all(1)
+        apart = (tiles * size) @ (1, -1)
+        marks = np.where(whole, apart, max(self.q_len, self.k_len) + np.arange(len(tiles)))
+        _, picked, like = np.unique(marks, return_index=True, return_inverse=True)
+        return tiles[picked], like
 
 
-def _stretches(length: int, tile: int, step: int) -> tuple[Any, Any]:
-    """Starts of stretches that cross no border of a tile and no multiple of a step, and those that begin a tile."""
+def _stretches(begin: int, end: int, tile: int, step: int | None) -> tuple[Any, Any]:
+    """Starts of stretches that cross no border of a tile and no multiple of a step, and those that begin a tile.
+
+    Without a step one stretch stands for all tiles.
+    """
     import numpy as np
 
-    starts = np.union1d(np.arange(0, length, tile), np.arange(0, length, step))
+    starts = np.arange(begin, end if step else begin + 1)
+    if step:
+        starts = starts[(starts % tile == 0) | (starts % step == 0)]
     return starts, np.flatnonzero(starts % tile == 0)
+
+
+def _united(bits: Any, times: tuple[int, int], table: tuple[int, ...]) -> Any:
+    """What a table says of all tiles that make one."""
+    import numpy as np
+
+    for axis, some in enumerate(times):
+        bits = np.bitwise_or.reduceat(bits, np.arange(0, bits.shape[axis], some), axis)
+    return np.array(table)[bits]
 
 
 def _joined(marked: Any, column: Any, until: Any = None) -> Any:

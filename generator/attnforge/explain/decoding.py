@@ -44,5 +44,5 @@ def _rows(planned: Plan, mask: Mask) -> Iterator[tuple[str, ...]]:
 
 def _count(mask: Mask, split: int) -> str:
     """How many splits of the keys the last query sees."""
-    visits = mask.visits((1, split), owns_keys=False)[-1]
+    visits = mask.last_visits((1, split))
     return f"{count_visited(visits)} of {visits.size}"

@@ -21,6 +21,7 @@ from .page import Page
 
 _TILES = (16, 128)  # in a row of a picture, at least and at most
 _GUESSES = 16  # tokens of a tree that are drawn
+_BLOCKS = 2**26  # that a value is worked out for, at most
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ def page(spec: Spec, q_len: int, k_len: int, given: samples.Given | None = None)
 def draw(spec: Spec, q_len: int, k_len: int, given: samples.Given | None = None) -> Drawn:
     """The mask of a variant, with a sample of what only a call gives."""
     sample = samples.take(spec, given)
+    _feasible(sample, q_len, k_len)
     mask = Mask(sample.mask, sample.spans, sample.known, q_len, k_len, sample.numbers(q_len, k_len), sample.back)
     side = tile_size(q_len, k_len)
     return Drawn(spec, mask, mask.tiles((side, side)), sample.told(q_len, k_len))
@@ -83,6 +85,17 @@ def lengths(text: str) -> tuple[int, int]:
     if min(q_len, k_len) < 1 or max(q_len, k_len) > 1 << 20:
         raise click.BadParameter(f"expected lengths from 1 to 2**20, got {text}", param_hint="--shape")
     return q_len, k_len
+
+
+def _feasible(sample: samples.Sample, q_len: int, k_len: int) -> None:
+    """Tells of lengths with more blocks of pairs than can be looked at, where kernels know a value of each."""
+    for note in sample.known.notes if sample.known else ():
+        rows, keys = (note.steps.get(side, 1 << 20) for side in ("q", "k"))
+        if -(-q_len // rows) * -(-k_len // keys) > _BLOCKS:
+            side = math.isqrt(_BLOCKS)
+            each = f"the mask has a value for each {rows} x {keys} pairs and at most {_BLOCKS} of them are looked at"
+            most = f"expected lengths up to {side * rows},{side * keys}, got {q_len},{k_len}: {each}"
+            raise click.BadParameter(most, param_hint="--shape")
 
 
 def given(spec: Spec, head: int | None, numbers: Sequence[str]) -> samples.Given | None:

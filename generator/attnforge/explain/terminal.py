@@ -24,7 +24,7 @@ def draw(mask: Mask, tiling: Tiling, notes: Sequence[str]) -> str:
 
     console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
     most = min(_MOST, console.width - 2) if console.is_terminal else _MOST
-    signs = mask.tiles((side := _side(mask, most), side))
+    signs = _signed(mask, tiling, most)
     drawable = console.is_terminal and _encodes(console.encoding)
     if drawable and console.color_system and not console.no_color:
         return _coloured(console, mask, tiling, signs, notes)
@@ -33,8 +33,14 @@ def draw(mask: Mask, tiling: Tiling, notes: Sequence[str]) -> str:
 
 def blocks(mask: Mask, tiling: Tiling, notes: Sequence[str]) -> str:
     """The drawing as text for a page, in block characters: two side by side make a square."""
-    side = _side(mask, _MOST // 2)
-    return "\n".join([*_told(mask, tiling, notes), *_signs(mask.tiles((side, side)), _SHADES, 2)])
+    return "\n".join([*_told(mask, tiling, notes), *_signs(_signed(mask, tiling, _MOST // 2), _SHADES, 2)])
+
+
+def _signed(mask: Mask, tiling: Tiling, most: int) -> Tiling:
+    """The tiles that signs stand for: those of the picture joined, where it has smaller ones."""
+    side = _side(mask, most)
+    times = side // tiling.size[0], side // tiling.size[1]
+    return tiling.coarser(times) if min(times) > 0 else mask.tiles((side, side))
 
 
 def _signs(signs: Tiling, marks: str, wide: int) -> list[str]:

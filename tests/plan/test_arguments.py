@@ -393,6 +393,12 @@ def test_tensors_of_one_value_may_be_left_out(name: str, function: str, package:
         assert not torch.equal(attend(**given, **{key: other}), plain[0])
 
 
+def test_a_shape_of_any_head_size_is_told_by_letters(package: Callable[[str], ModuleType]) -> None:
+    x = operands()
+    with pytest.raises(ValueError, match=r"^v: expected shape \(1, 12, 2, Dv\) beside k, got \(1, 11, 2, 16\)$"):
+        package("constants").attention(x["q"], x["k"], x["v"][:, :11])
+
+
 @pytest.mark.parametrize(
     ("name", "shape", "told"),
     [

@@ -335,7 +335,7 @@ def test_wrong_numbers(
         ({"k_cache": K[:, :, :0], "v_cache": V[:, :, :0]}, ValueError, "k_cache: expected a number of heads that"),
         ({"k_cache": K[0]}, ValueError, "k_cache: expected 4 axes"),
         ({"v_cache": V.half()}, TypeError, "v_cache: expected float32 or float8_e4m3fn, got float16"),
-        ({"v_cache": V[:1]}, ValueError, r"v_cache: expected shape \(2, 40, 2, 'Dv'\) beside k_cache"),
+        ({"v_cache": V[:1]}, ValueError, r"v_cache: expected shape \(2, 40, 2, Dv\) beside k_cache"),
         ({"max_seqlen_q": 3.0}, TypeError, "max_seqlen_q: expected an int, got float"),
         ({"max_seqlen_q": -5}, ValueError, "max_seqlen_q: expected at least 0, got -5"),
         ({"max_seqlen_k": None}, TypeError, "max_seqlen_k: expected an int, got NoneType"),

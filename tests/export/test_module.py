@@ -402,6 +402,24 @@ def test_rows_with_other_axes_are_refused(
         layer(torch.randn(*rows, HIDDEN), **given)
 
 
+@pytest.mark.parametrize(
+    ("longest", "error", "told"),
+    [
+        (None, TypeError, "an int, got NoneType"),
+        (2.5, TypeError, "an int, got float"),
+        (-1, ValueError, "at least 0, got -1"),
+    ],
+)
+def test_a_longest_length_that_is_none_is_told(
+    longest: Any, error: type[Exception], told: str, package: Callable[..., ModuleType]
+) -> None:
+    """Where tables of angles are made, as where kernels are launched."""
+    for rope in ("", "rope: {layout: half}\n"):
+        layer = made(Case(f"longest{len(rope)}", f"layout: packed\n{rope}mask: [causal]"), package)
+        with pytest.raises(error, match=f"^max_seqlen: expected {told}$"):
+            layer(torch.randn(T, HIDDEN), cu_seqlens=torch.tensor([0, T], dtype=torch.int32), max_seqlen=longest)
+
+
 def test_tables_stay_exact_whatever_the_module_becomes(package: Callable[..., ModuleType]) -> None:
     module = package("gpt_oss", "")
     expected = torch.arange(8)[:, None] * 10000.0 ** (-2 * torch.arange(D // 2) / D)

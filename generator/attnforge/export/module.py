@@ -49,6 +49,18 @@ class Module:
     parallel: bool  # whether ranks may share out its tokens
 
     @property
+    def siblings(self) -> tuple[str, ...]:
+        """The names of the package's modules that it calls beside `attention` and its cache."""
+        packed = self.template == "packed"
+        asked = {
+            "arguments": self.cached or (packed and self.turned),
+            "context_parallel": self.parallel,
+            "decode_arguments": self.cached,
+            "ranks": self.parallel and self.turned and not packed,
+        }
+        return tuple(name for name, wanted in asked.items() if wanted)
+
+    @property
     def kept(self) -> tuple[Projection, ...]:
         """What a cache keeps of tokens beside keys and values."""
         return tuple(p for p in self.projections if p.kept)

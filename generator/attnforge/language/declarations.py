@@ -73,13 +73,17 @@ def unread(document: Value, known: Collection[str], left: Collection[str], probl
 
 
 def dividing(inputs: Value | None, found: Mapping[str, Input], terms: Iterable[Node], problems: Problems) -> None:
-    """Tells a default of 0 of a number that whole numbers are divided by: each call without it would be refused."""
+    """Tells a number that whole ones are divided by and that is 0 in each call, or in each without it."""
     divided = {node.value for node in divisors(terms) if node.op == "input"}
     for entry in inputs.entries() if inputs else ():
         given = found.get(entry.key)
-        if given is not None and entry.key in divided and given.value == 0 and not given.axes:
-            at = next(one.value.at for one in entry.value.entries() if one.key == "default")
-            problems.add(at, f"default of {entry.key!r}: expected a number to divide by, got 0")
+        if given is None or entry.key not in divided or given.axes:
+            continue
+        places = {one.key: one.value.at for one in entry.value.entries()}
+        if given.minimum == given.maximum == 0:
+            problems.add(places["max"], f"max of {entry.key!r}: expected one that leaves a number to divide by, got 0")
+        elif given.value == 0:
+            problems.add(places["default"], f"default of {entry.key!r}: expected a number to divide by, got 0")
 
 
 def _wrong_somewhere(default: Node, given: Input) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 
 import attnforge
@@ -325,6 +326,20 @@ def test_new_writes_a_spec_that_renders(folder: Path) -> None:
 @pytest.mark.parametrize("variant", sorted(resources.variants()))
 def test_new_from_a_variant(variant: str, folder: Path) -> None:
     run("new", "mine", "--from", variant)
+    run("check", "specs/mine.yaml")
+    made = (folder / "specs" / "mine.yaml").read_text()
+    known, mine = (yaml.safe_load(text) for text in (resources.variants()[variant].read_text(), made))
+    citation, left = known.pop("citation", None), known.pop("group")
+    assert mine == known | {"name": "mine"} and f"{left}\n" not in made
+    assert citation is None or f"\n# citation: {citation}\n" in made
+
+
+def test_new_from_a_file_keeps_a_long_citation_as_a_comment(folder: Path) -> None:
+    text = "name: cited\ngroup:\n  Mine\ncitation: >\n  Attention (2017),\n\n  again\n# causal\nmask: [causal]"
+    (folder / "cited.yaml").write_text(text)
+    run("new", "mine", "--from", "cited.yaml")
+    made = "name: mine\n# citation: >\n#   Attention (2017),\n\n#   again\n# causal\nmask: [causal]"
+    assert (folder / "specs" / "mine.yaml").read_text() == made
     run("check", "specs/mine.yaml")
 
 

@@ -32,7 +32,10 @@ def main() -> None:
 
 @main.command()
 @click.argument("name")
-@click.option("--from", "origin", metavar="VARIANT", help="Start from a shipped variant, or from a file.")
+@click.option(
+    "--from", "origin", metavar="VARIANT",
+    help="Start from a shipped variant, or from a file; its group is left out, its citation becomes a comment.",
+)  # fmt: skip
 def new(name: str, origin: str | None) -> None:
     """Write a commented starter spec to specs/NAME.yaml."""
     from ..language import names

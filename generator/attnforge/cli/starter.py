@@ -48,7 +48,14 @@ def text(name: str, origin: Path | None) -> str:
     written, found = re.subn(r"(?m)^name:.*$", f"name: {name}", origin.read_text(encoding="utf-8-sig"), count=1)
     if not found:
         raise click.UsageError(f"{origin} has no line that begins with `name:`")
-    return written
+    # a variant of one's own stands in no group of those that ship, and in no paper that another one is from
+    written = _entry("group").sub("", written)
+    return _entry("citation").sub(lambda lines: re.sub("(?m)^(?=.)", "# ", lines[0]), written)
+
+
+def _entry(key: str) -> re.Pattern[str]:
+    """The lines of a key of a spec and of its value."""
+    return re.compile(rf"^{key}:.*(?:\n+[ \t]+.*)*(?:\n|\Z)", re.MULTILINE)
 
 
 def variants() -> dict[str, list[tuple[str, str]]]:

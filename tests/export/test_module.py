@@ -402,6 +402,16 @@ def test_rows_with_other_axes_are_refused(
         layer(torch.randn(*rows, HIDDEN), **given)
 
 
+def test_rows_with_other_columns_are_refused(package: Callable[..., ModuleType]) -> None:
+    layer = made(Case("full"), package)
+    with pytest.raises(ValueError, match=f"^x: expected {HIDDEN} columns, got {HIDDEN + 1}$"):
+        layer(torch.randn(B, T, HIDDEN + 1))
+    for wrong in ((B, T, HIDDEN + 1), (T, HIDDEN)):
+        told = re.escape(f"context: expected shape (B, Tk, {HIDDEN}), got {wrong}")
+        with pytest.raises(ValueError, match=f"^{told}$"):
+            layer(torch.randn(B, T, HIDDEN), context=torch.randn(wrong))
+
+
 @pytest.mark.parametrize(
     ("longest", "error", "told"),
     [

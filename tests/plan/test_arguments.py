@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import itertools
 import math
+import re
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -391,6 +393,31 @@ def test_tensors_of_one_value_may_be_left_out(name: str, function: str, package:
         rising = torch.linspace(1, 4, x.numel(), device=DEVICE).view(x.shape)
         other = ~x if x.dtype == torch.bool else rising.to(x.dtype)
         assert not torch.equal(attend(**given, **{key: other}), plain[0])
+
+
+@pytest.mark.parametrize("name", ["constants", "packed"])
+@pytest.mark.parametrize(
+    ("wrong", "change"),
+    [
+        *itertools.product("qkv", ["flat", "more heads", "another batch"]),
+        *(("q", "narrow"), ("k", "narrow"), ("k", "short"), ("v", "short")),
+    ],
+)
+def test_the_reference_tells_of_shapes_as_attention_does(
+    name: str, wrong: str, change: str, package: Callable[[str], ModuleType]
+) -> None:
+    packed = name == "packed"
+    given = operands(packed) | (cuts(0, 12) if packed else {})
+    x = given[wrong]
+    given[wrong] = {
+        "narrow": x[..., :8], "short": x[:5] if packed else x[:, :5], "flat": x.flatten(-2),
+        "more heads": x.repeat_interleave(3, -2)[..., :3, :],
+        "another batch": x[None] if packed else x.repeat(2, 1, 1, 1),
+    }[change]  # fmt: skip
+    with pytest.raises(ValueError, match=r"^[kvq]: expected .*, got .*") as told:
+        package(name).attention(**given)
+    with pytest.raises(ValueError, match=f"^{re.escape(str(told.value))}$"):
+        package(name).reference(**given)
 
 
 def test_a_shape_of_any_head_size_is_told_by_letters(package: Callable[[str], ModuleType]) -> None:

@@ -414,7 +414,8 @@ def test_heads_that_share_no_key_head(
 ) -> None:
     q, k, v = (x.detach() for x in operands(7, 7, *heads))
     k = q if name == "v" else k
-    told = f"^{name}: expected a number of heads that divides q's {heads[0]}, got {heads[1]}$"
+    divides = f"^k: expected a number of heads that divides q's {heads[0]}, got {heads[1]}$"
+    told = divides if name == "k" else rf"^v: expected shape \(2, 7, {heads[0]}, Dv\) beside k"
     with pytest.raises(ValueError, match=told):
         reference(q, k, v)
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b725d4f39504fb17
-#   text hash     aa4aff39133fc4c7
+#   content hash  4f613784f96b97df
+#   text hash     f868e12bda77f6ac
 #   render with   attnforge render specs/alibi.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

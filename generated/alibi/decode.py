@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b9b956bf378d2bca
-#   text hash     29149e70fca5b652
+#   content hash  021e3a9a47363537
+#   text hash     b6a0c59226ae4d51
 #   render with   attnforge render specs/alibi.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  296a8d7b9ac9935d
-#   text hash     25275d18f49d0e34
+#   content hash  0c25e04b8bce3a91
+#   text hash     da58e2362f1cc432
 #   render with   attnforge render specs/alibi.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

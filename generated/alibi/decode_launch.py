@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1c5a6319307dce65
-#   text hash     b5c516d78c8f0d3b
+#   content hash  7313ad54983b0ec0
+#   text hash     00587934071e6b1e
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  a45c71fb69efcaf6
-#   text hash     5c4c885206b7fa71
+#   content hash  d3c21fa0f9866b4c
+#   text hash     3f9f052692e9bf86
 #   render with   attnforge render specs/alibi.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

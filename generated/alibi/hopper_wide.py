@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  348f0714ae0cb88a
-#   text hash     1270ce9180b0a527
+#   content hash  6c46da8343e03696
+#   text hash     991106c4b53d1b05
 #   render with   attnforge render specs/alibi.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  b12058b44cfa88d1
-#   text hash     3504f23d3415d37c
+#   content hash  2aec55f822db1042
+#   text hash     88a6271c542acd38
 #   render with   attnforge render specs/alibi.yaml
 """Causal attention with linear biases, one slope a head.
 

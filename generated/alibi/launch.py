@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  cb8e969241483cca
-#   text hash     6e5fec6606439fe8
+#   content hash  a558e683e611431b
+#   text hash     5fcfe600b42ffdcc
 #   render with   attnforge render specs/alibi.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

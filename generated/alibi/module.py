@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  1cb5ee9eb7a0300e
-#   text hash     a870c26970429759
+#   content hash  5251c9724b235f3f
+#   text hash     530255ba622381a3
 #   render with   attnforge render specs/alibi.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -57,6 +57,7 @@ class Attention(torch.nn.Module):
         v_head_dim = head_dim if v_head_dim is None else v_head_dim
         if head_dim < 1 or v_head_dim < 1:
             raise ValueError(f"head_dim, v_head_dim: expected at least 1, got {head_dim} and {v_head_dim}")
+        self.hidden_size = hidden_size
         self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
         self.head_dim, self.v_head_dim, self.scale = head_dim, v_head_dim, scale
         made = {"device": device, "dtype": dtype}
@@ -85,6 +86,8 @@ class Attention(torch.nn.Module):
         """
         if x.dim() != 3:
             raise ValueError(f"x: expected shape (B, T, hidden_size), got {tuple(x.shape)}")
+        if x.shape[-1] != self.hidden_size:
+            raise ValueError(f"x: expected {self.hidden_size} columns, got {x.shape[-1]}")
         terms = {
             "slopes": slopes,
         }

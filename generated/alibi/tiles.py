@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/alibi.yaml
-#   content hash  fe51e5c4a1c7ce84
-#   text hash     805fc221a8aff267
+#   content hash  080c294c6cbbf280
+#   text hash     147711bf13dd61e9
 #   render with   attnforge render specs/alibi.yaml
 """The shapes of tiles that kernels are launched with.
 

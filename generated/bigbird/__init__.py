@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  0e10e04a59b3b236
-#   text hash     15a31b013b44ac80
+#   content hash  8a31a82ba9e2719d
+#   text hash     a05278c7cf743947
 #   render with   attnforge render specs/bigbird.yaml
 """A window of three blocks, two global blocks, and random blocks that a mask gives.
 

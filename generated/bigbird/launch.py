@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  72766be708ebd0c1
-#   text hash     540e8cde76d32130
+#   content hash  87865ca4f82bfe7e
+#   text hash     13bea65e9aa6915a
 #   render with   attnforge render specs/bigbird.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

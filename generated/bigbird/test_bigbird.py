@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  4d8cb32372ce53d1
-#   text hash     b6754559e341b266
+#   content hash  6e0f5519b2c32db2
+#   text hash     ddf05cc2908cac1f
 #   render with   attnforge render specs/bigbird.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bigbird.yaml
-#   content hash  efc720f841bb7ced
-#   text hash     5110b133f39dcb29
+#   content hash  076565b7b479f99f
+#   text hash     d60cca1d0f102632
 #   render with   attnforge render specs/bigbird.yaml
 """The shapes of tiles that kernels are launched with.
 

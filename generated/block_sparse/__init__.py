@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  fa5be4036f78cf97
-#   text hash     81aa9f5437aee44f
+#   content hash  9dfec0ce935aa113
+#   text hash     d58cb4d5afa319e1
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  fc8b9cf97cf9c23f
-#   text hash     533953534be86a60
+#   content hash  d3e71d0e4ea98f65
+#   text hash     afc2fcf39d6adb20
 #   render with   attnforge render specs/block_sparse.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

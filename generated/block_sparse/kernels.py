@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  0a4f49ab941503d9
-#   text hash     d8129380fe7cc7e5
+#   content hash  94f42a4c7f54040b
+#   text hash     b2b371f84cf4b02a
 #   render with   attnforge render specs/block_sparse.yaml
 """Attention between the blocks of 64 positions that a mask allows.
 

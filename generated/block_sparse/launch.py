@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  3a51040d2b4455fd
-#   text hash     bda7c12366c5515f
+#   content hash  50cb39fb1a5f87cc
+#   text hash     4648836648d77542
 #   render with   attnforge render specs/block_sparse.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  671883431a854972
-#   text hash     2505eb69992a50a1
+#   content hash  01650e476d33c65d
+#   text hash     9f975c5f1a99dfcf
 #   render with   attnforge render specs/block_sparse.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

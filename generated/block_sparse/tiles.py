@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/block_sparse.yaml
-#   content hash  8fc2f10855c64748
-#   text hash     534556bb7d936448
+#   content hash  d07d575d877f236b
+#   text hash     0d8b6bd84e66dc50
 #   render with   attnforge render specs/block_sparse.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  53be23560ec2c103
-#   text hash     9071eea22144f2d5
+#   content hash  67d7557d6bc4978a
+#   text hash     3f34aae8e694a3fa
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

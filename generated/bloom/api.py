@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  8cc96ca52dd97095
-#   text hash     390a97a8367dd677
+#   content hash  c90757e0bdbebb88
+#   text hash     f26986fe83e25133
 #   render with   attnforge render specs/bloom.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

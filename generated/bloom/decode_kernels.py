@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  e2c7e76e4d4c92be
-#   text hash     6320d60aed0ddd12
+#   content hash  0fae304ab79ea4aa
+#   text hash     c8a5ff22ff99fcca
 #   render with   attnforge render specs/bloom.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

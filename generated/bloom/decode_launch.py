@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  943727b708fb7a9e
-#   text hash     ae8454b49bbf1c02
+#   content hash  4ab4576428e6da9c
+#   text hash     2b3a0e1d784dea85
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  93549419647f17fd
-#   text hash     220f6c5ba4929613
+#   content hash  4d6fa2a321b11a8c
+#   text hash     278e7ba1aa522812
 #   render with   attnforge render specs/bloom.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

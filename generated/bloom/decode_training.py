@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ce9fbb83ce172ef6
-#   text hash     7b62782f77f0a5ae
+#   content hash  866c7a5521e1eec9
+#   text hash     1457fc149386d93e
 #   render with   attnforge render specs/bloom.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

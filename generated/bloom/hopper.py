@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  ae070879dd9038a9
-#   text hash     f2dd9d8a0af185da
+#   content hash  0d3e4940f2ba9061
+#   text hash     ed810cf58e5b4ec6
 #   render with   attnforge render specs/bloom.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  a022560fe0383e83
-#   text hash     e52c29500e626b09
+#   content hash  c7fe5c5fb1ae1508
+#   text hash     e3406f74ff6cd82b
 #   render with   attnforge render specs/bloom.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

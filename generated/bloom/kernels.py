@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  3f2996e416945920
-#   text hash     4ed32040465bfa74
+#   content hash  8eea9b4b63d150d1
+#   text hash     69a7e2443d6fa816
 #   render with   attnforge render specs/bloom.yaml
 """Causal attention with linear biases and as many key heads as query heads.
 

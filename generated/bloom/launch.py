@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  08417ced7ee6e250
-#   text hash     a516cfcbd42c5349
+#   content hash  899d88ab23b4adfe
+#   text hash     6377f5b4aed3303b
 #   render with   attnforge render specs/bloom.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

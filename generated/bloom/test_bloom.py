@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/bloom.yaml
-#   content hash  2a591510a4faf6f5
-#   text hash     3cbd95934ab3ed17
+#   content hash  2c4b7e0ea00f4947
+#   text hash     0e5929253a28750c
 #   render with   attnforge render specs/bloom.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

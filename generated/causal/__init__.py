@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5d5fa836216ab1cc
-#   text hash     8ec5e7621273172a
+#   content hash  85b064fb9ed3c25f
+#   text hash     de1992a09a16a96a
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

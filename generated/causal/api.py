@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5a7e8f949a83de3d
-#   text hash     751b9c7ed488f7d4
+#   content hash  b9c476c9349714ce
+#   text hash     20b530de7b787e68
 #   render with   attnforge render specs/causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

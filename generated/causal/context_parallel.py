@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5ebfc55f8014688c
-#   text hash     40b67c0e897c37ec
+#   content hash  6b4b79fb292c160a
+#   text hash     e07c7abb2a6b2e49
 #   render with   attnforge render specs/causal.yaml
 """Attention of tokens that the ranks of a process group share out, for sequences longer than one GPU holds."""
 

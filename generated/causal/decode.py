@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  938f5f3a48567efa
-#   text hash     b811fbfa88ebfaeb
+#   content hash  09de8f4fbcebccbc
+#   text hash     d450057e55eb293d
 #   render with   attnforge render specs/causal.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5f6d1bf47365c356
-#   text hash     9141ee67b6bbcd94
+#   content hash  da32214257926e96
+#   text hash     d5eb96e10d18d7bc
 #   render with   attnforge render specs/causal.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  71c131a7c4693711
-#   text hash     1ff277e2182debfd
+#   content hash  b21831cb3195a933
+#   text hash     8bcff9b56b1fcdc1
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  8f7a481ca2a479b3
-#   text hash     49e5c0737691868b
+#   content hash  49ae776758d49eec
+#   text hash     9c54bde3413e46f4
 #   render with   attnforge render specs/causal.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  c9c476495b3e3fed
-#   text hash     6d4e41eb886e71a4
+#   content hash  9557b7ea9d561141
+#   text hash     1c8c5020315746b0
 #   render with   attnforge render specs/causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  5ad5961343e63ea5
-#   text hash     eb2a0fb338d1e1fc
+#   content hash  7796d60cfd389baa
+#   text hash     031bc691b88f9003
 #   render with   attnforge render specs/causal.yaml
 """Causal attention with grouped heads.
 

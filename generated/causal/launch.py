@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  a0850b8601e186d7
-#   text hash     6c0d699834113b8c
+#   content hash  afca3d749b3ab293
+#   text hash     b2ccd374bd60d072
 #   render with   attnforge render specs/causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  4af19345f465f38c
-#   text hash     c541fb9817adb557
+#   content hash  2ecd79df87b48983
+#   text hash     b4f49601f788e490
 #   render with   attnforge render specs/causal.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -59,6 +59,7 @@ class Attention(torch.nn.Module):
         v_head_dim = head_dim if v_head_dim is None else v_head_dim
         if head_dim < 1 or v_head_dim < 1:
             raise ValueError(f"head_dim, v_head_dim: expected at least 1, got {head_dim} and {v_head_dim}")
+        self.hidden_size = hidden_size
         self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
         self.head_dim, self.v_head_dim, self.scale = head_dim, v_head_dim, scale
         made = {"device": device, "dtype": dtype}
@@ -91,6 +92,8 @@ class Attention(torch.nn.Module):
             raise ValueError("cache: expected none beside group, as a cache holds the tokens of one rank")
         if x.dim() != 3:
             raise ValueError(f"x: expected shape (B, T, hidden_size), got {tuple(x.shape)}")
+        if x.shape[-1] != self.hidden_size:
+            raise ValueError(f"x: expected {self.hidden_size} columns, got {x.shape[-1]}")
         attend = (
             attention if group is None else functools.partial(context_parallel.attention, group=group, zigzag=zigzag)
         )

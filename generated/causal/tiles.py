@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  d6e387f0ec126799
-#   text hash     e8adc4ea12e8c394
+#   content hash  b4e6233b257e3b90
+#   text hash     7ab42c1115f445af
 #   render with   attnforge render specs/causal.yaml
 """The shapes of tiles that kernels are launched with.
 

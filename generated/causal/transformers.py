@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal.yaml
-#   content hash  381b80a357fb2440
-#   text hash     ad59b230889d51d6
+#   content hash  98d3c16f4b61baae
+#   text hash     43049cb252d035b4
 #   render with   attnforge render specs/causal.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  c9d0ed69b978ad4b
-#   text hash     f0b0372bd7c8b5a1
+#   content hash  d3ac703d8a2c998e
+#   text hash     02749579d7380268
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  de59166cad1a19cb
-#   text hash     993991579e8c2b45
+#   content hash  fad52d8e0b5e9fb4
+#   text hash     40f5211942212375
 #   render with   attnforge render specs/causal_mha.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

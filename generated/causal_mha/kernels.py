@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  b8d6b892e858b5c2
-#   text hash     0c37fc5b9c120d8e
+#   content hash  dad3b9fe051a6456
+#   text hash     9635e2271bbb928d
 #   render with   attnforge render specs/causal_mha.yaml
 """Causal attention with as many key heads as query heads.
 

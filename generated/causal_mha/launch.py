@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  f5c978f90c337bbc
-#   text hash     40a43c163514c9af
+#   content hash  346294b0fe3de807
+#   text hash     acdad843546fce82
 #   render with   attnforge render specs/causal_mha.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

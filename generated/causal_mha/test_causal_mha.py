@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  eabc47153c8e880d
-#   text hash     4afa464aa7da6532
+#   content hash  923b525e368eb5f2
+#   text hash     0b2a11951aaa408d
 #   render with   attnforge render specs/causal_mha.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/causal_mha.yaml
-#   content hash  bf9584bc007d1ae8
-#   text hash     174a1e4111c8af09
+#   content hash  11a540ad35b0e249
+#   text hash     e768cbdd0a0b392a
 #   render with   attnforge render specs/causal_mha.yaml
 """The shapes of tiles that kernels are launched with.
 

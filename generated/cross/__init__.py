@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  371f9b5f6da2179e
-#   text hash     bae91a330c3bc22d
+#   content hash  f7ef5ae20df5f213
+#   text hash     a85b0239b3980c7c
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

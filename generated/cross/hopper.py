@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  19002ffb4589c0f9
-#   text hash     b0e7456b05172dad
+#   content hash  876de79c624b647b
+#   text hash     eb2ec4eb7f5fd506
 #   render with   attnforge render specs/cross.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

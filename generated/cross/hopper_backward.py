@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  d2e812b403df7942
-#   text hash     95771005db3067b4
+#   content hash  24431ee0654a6193
+#   text hash     b3600f924fc024a0
 #   render with   attnforge render specs/cross.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  43908a5b5153f6d2
-#   text hash     09c85444565be7ed
+#   content hash  dfbe38947acd4d6c
+#   text hash     07194c947abfc1ec
 #   render with   attnforge render specs/cross.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

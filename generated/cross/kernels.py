@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  436553189caceeef
-#   text hash     b0753bf442acc5eb
+#   content hash  bc061fdff145d3c8
+#   text hash     57c43e453aca851d
 #   render with   attnforge render specs/cross.yaml
 """Attention from a decoder to all of an encoder's outputs.
 

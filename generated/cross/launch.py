@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  dabb74ff7f70dd77
-#   text hash     edf739faf2ca1892
+#   content hash  ef30eec01fae1d6a
+#   text hash     3f237fdf13a11552
 #   render with   attnforge render specs/cross.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  ecd424e284d82e5d
-#   text hash     f6878895e850360d
+#   content hash  18c763dd5c78bbe8
+#   text hash     4be32106ac09166d
 #   render with   attnforge render specs/cross.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/cross.yaml
-#   content hash  4c770c28d2d83d41
-#   text hash     9f37da2615e21c08
+#   content hash  843512d275ff17b2
+#   text hash     0c9771859023180d
 #   render with   attnforge render specs/cross.yaml
 """The shapes of tiles that kernels are launched with.
 

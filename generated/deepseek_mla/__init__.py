@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  cac4412b322ab487
-#   text hash     d95cf7c92a245529
+#   content hash  40441151e57aaaf0
+#   text hash     568323f9eb07a742
 #   render with   attnforge render specs/deepseek_mla.yaml
 """Multi-head latent attention after its projections, with head sizes of 192 for q and k and 128 for v.
 

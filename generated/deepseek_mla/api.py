@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  34b012d65ba254e2
-#   text hash     cd6d0128aff6ca51
+#   content hash  a0133980f6b2d6af
+#   text hash     ca17e4a6f3f4c68a
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  03531cfacfc891e4
-#   text hash     68ca6f50d2dee908
+#   content hash  3c9f07accbefc0ae
+#   text hash     4d82b23cbcefc8bf
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

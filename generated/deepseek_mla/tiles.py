@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla.yaml
-#   content hash  9c9cb9b4af946fb4
-#   text hash     006d087439526163
+#   content hash  f544b73b2ed7f413
+#   text hash     ddef6906acec1d52
 #   render with   attnforge render specs/deepseek_mla.yaml
 """The shapes of tiles that kernels are launched with.
 

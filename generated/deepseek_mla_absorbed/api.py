@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  18f1bac21e8dab12
-#   text hash     c00d3d3be96f68ba
+#   content hash  9fe945eaf71fa1bb
+#   text hash     dfa19c4bcaca745c
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/decode/arguments.py.jinja
-#   content hash  9a70a827a232a887
-#   text hash     9b94a2f82b059fcb
+#   content hash  e171b9ac1a07efd8
+#   text hash     58d7be932f16ea0a
 #   render with   attnforge render SPEC
 """What calls of decoding give, checked beside what arguments.py checks, and what shapes it has for kernels.
 
@@ -224,7 +224,7 @@ def check_operands(q, k_cache, v_cache, grouped, widest):
     arguments.check_heads("k_cache", k_cache.shape, q.shape, grouped)
     if v_cache.shape[:-1] != k_cache.shape[:-1]:
         raise ValueError(
-            f"v_cache: expected shape {(*k_cache.shape[:-1], 'Dv')} beside k_cache, got {tuple(v_cache.shape)}"
+            f"v_cache: expected shape ({', '.join(map(str, k_cache.shape[:-1]))}, Dv) beside k_cache, got {tuple(v_cache.shape)}"
         )
 
 
@@ -340,7 +340,7 @@ def check_new(k_new, v_new, k_cache, v_cache, slot_mapping, widest):
     _check_cache(k_cache, v_cache, "k_new", k_new, widest)
     if v_cache.shape[:3] != k_cache.shape[:3]:
         raise ValueError(
-            f"v_cache: expected shape {(*k_cache.shape[:3], 'Dv')} beside k_cache, got {tuple(v_cache.shape)}"
+            f"v_cache: expected shape ({', '.join(map(str, k_cache.shape[:3]))}, Dv) beside k_cache, got {tuple(v_cache.shape)}"
         )
     for name, x, cache in (("k_new", k_new, k_cache), ("v_new", v_new, v_cache)):
         if x.dim() < 3 or x.shape[-2:] != cache.shape[-2:] or x.shape[:-2] != k_new.shape[:-2]:

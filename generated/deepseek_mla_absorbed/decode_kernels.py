@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  e24f1cc87e96c8de
-#   text hash     10074acd108860f5
+#   content hash  7c6b4f99e72224f2
+#   text hash     aa57b4212bd9324d
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  ca0d9893a5bf9820
-#   text hash     13b5144fd200a007
+#   content hash  6f2336b65b72b4c4
+#   text hash     c32b3273fe87f400
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  d14d25d57f5a8f6a
-#   text hash     f9d7df5f124a8fd5
+#   content hash  202a04c3ce21c10b
+#   text hash     e5ea63b65072a277
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """Multi-head latent attention with its projections absorbed; keys of 512 latent and 64 rotated columns, values the
 latent ones.

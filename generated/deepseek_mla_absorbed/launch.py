@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  06eab6f36fd419ae
-#   text hash     d65adbcea78b2bd0
+#   content hash  898933de2f91d813
+#   text hash     fa46028ece6f9030
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/deepseek_mla_absorbed.yaml
-#   content hash  b13ea5a13943ed24
-#   text hash     b59264fa9d75c3ee
+#   content hash  b5f1ad602fe17d82
+#   text hash     0a6681315dcf7940
 #   render with   attnforge render specs/deepseek_mla_absorbed.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  2264134aa8fe45fd
-#   text hash     8ea0e12f1e5c6f4e
+#   content hash  bbe546757730d381
+#   text hash     ee26e7e9abe5900a
 #   render with   attnforge render specs/differential.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  b515b3b904ba2810
-#   text hash     f3ee49637d48d804
+#   content hash  c44adeffec374344
+#   text hash     fbf667a3aebdc94d
 #   render with   attnforge render specs/differential.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  c9bd647f8406e08a
-#   text hash     0e7b6dc3828c9f6a
+#   content hash  318046dfc93bc528
+#   text hash     e95295e894f3a9c6
 #   render with   attnforge render specs/differential.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

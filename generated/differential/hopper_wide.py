@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  095391321e6a1f8a
-#   text hash     17a95461314212e0
+#   content hash  4547beaf8f57b2bf
+#   text hash     59dab85254b7abdb
 #   render with   attnforge render specs/differential.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  6b44f24bb85cd3c6
-#   text hash     45fd7eb293f3cac3
+#   content hash  49ebe30eba15b278
+#   text hash     11016e02419264a4
 #   render with   attnforge render specs/differential.yaml
 """One of the two maps of differential attention, called once for each and subtracted.
 

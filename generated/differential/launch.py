@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  5a6e48c3d6c54428
-#   text hash     4a12a937aa64455c
+#   content hash  605a1960df140b93
+#   text hash     26c492e273d7a755
 #   render with   attnforge render specs/differential.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  94727955486ae91b
-#   text hash     8c20c71c7db2a9ce
+#   content hash  59beb92b0231fcb4
+#   text hash     ef33dd9acd1fa4e3
 #   render with   attnforge render specs/differential.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

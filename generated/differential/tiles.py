@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/differential.yaml
-#   content hash  70342f7ac40bd109
-#   text hash     6b8fbac7f56d55c0
+#   content hash  4652eee6e64bd549
+#   text hash     ffbe57e2185f5266
 #   render with   attnforge render specs/differential.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b9161575af257699
-#   text hash     9eb7ababe868bf15
+#   content hash  22f98de982170819
+#   text hash     c48e2a7b53b6980c
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  0590e33f8c1a1674
-#   text hash     94434724efbad31e
+#   content hash  b15be72ee7e9f527
+#   text hash     fa0bee89270ff384
 #   render with   attnforge render specs/dilated_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

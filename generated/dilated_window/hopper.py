@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  5b009290a0929cf3
-#   text hash     ef6e89c20229d497
+#   content hash  f386199ccd4de5e9
+#   text hash     d06be77ad9b9b6ed
 #   render with   attnforge render specs/dilated_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

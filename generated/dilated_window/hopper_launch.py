@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  04f4f23a165c4a43
-#   text hash     991a02b4cc7853ca
+#   content hash  c7eff6f0e00db414
+#   text hash     8954cae320aa5e4f
 #   render with   attnforge render specs/dilated_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

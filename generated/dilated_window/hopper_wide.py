@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b5f74f60b1829ea5
-#   text hash     1bdec5dca3e82a3e
+#   content hash  db333dc5444c0980
+#   text hash     c3bbfb86bfc8d865
 #   render with   attnforge render specs/dilated_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  b0daa003e80407b5
-#   text hash     39e73b44a193f49a
+#   content hash  f8ac8f957c79a847
+#   text hash     6b5b07cc655575d2
 #   render with   attnforge render specs/dilated_window.yaml
 """Causal attention to every fourth of the 512 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  c68bda9b66730261
-#   text hash     9c2e0471f0b6a412
+#   content hash  4b7be9600d1ffcf3
+#   text hash     d83a26fd9d74ebd3
 #   render with   attnforge render specs/dilated_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

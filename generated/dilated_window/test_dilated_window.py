@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  3d6cec4f584fdd8f
-#   text hash     62e67da1e1250e62
+#   content hash  79407df5dcd32116
+#   text hash     d26b3109cfaf4714
 #   render with   attnforge render specs/dilated_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/dilated_window.yaml
-#   content hash  0fcc72f99479d7e8
-#   text hash     0ae52463679e315b
+#   content hash  824d56c6f8b1823d
+#   text hash     f1d610a39390e493
 #   render with   attnforge render specs/dilated_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  9c196f146a32d0dd
-#   text hash     f07c88e0e762fd3b
+#   content hash  27b2efb6e27572c9
+#   text hash     4935eb1decf733d9
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose sums stand in memory.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  4b19a6f6a6131721
-#   text hash     ea9ec08fec918ae3
+#   content hash  d2d774d4b130db2e
+#   text hash     e0aa0c3af3adbcce
 #   render with   attnforge render specs/flash1.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  edde90988553f71d
-#   text hash     172e29428428f483
+#   content hash  d6af7273300100fa
+#   text hash     c02cd9b6f9b1fb13
 #   render with   attnforge render specs/flash1.yaml
 """Causal attention in the order of the first FlashAttention, forward only: each tile of keys takes all queries, whose
 sums stand in memory.

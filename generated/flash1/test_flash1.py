@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  7d76671bc4629735
-#   text hash     182b05b018d4c16c
+#   content hash  26621e53ecec1875
+#   text hash     65cf6e4c01797c53
 #   render with   attnforge render specs/flash1.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash1.yaml
-#   content hash  585cc9c6c32530bc
-#   text hash     32ddf3bb0f99f48c
+#   content hash  08ecfad044500784
+#   text hash     7845851bd72cf0bb
 #   render with   attnforge render specs/flash1.yaml
 """The shapes of tiles that kernels are launched with.
 

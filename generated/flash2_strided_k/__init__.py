@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  64ccec698c7a517b
-#   text hash     f10f70145923d7df
+#   content hash  95554c30a0d7bd9a
+#   text hash     9370c3ecd8341ddd
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The forward pass of causal attention with keys loaded as columns, whose neighbours stand a whole row apart in memory.
 

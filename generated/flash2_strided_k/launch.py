@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/flash2_strided_k.yaml
-#   content hash  446b97f0b5e3a0d4
-#   text hash     3231caf4c53ba9da
+#   content hash  951b29051acc498f
+#   text hash     232d4108dde03290
 #   render with   attnforge render specs/flash2_strided_k.yaml
 """The operators that PyTorch can compile, and what each kernel gets."""
 

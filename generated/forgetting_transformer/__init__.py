@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  b253df6b4928f12a
-#   text hash     fc897def23ffd928
+#   content hash  173bc489dea2f06a
+#   text hash     63b32a34ce7c290c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

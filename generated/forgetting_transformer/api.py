@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  d7d700ace1179a83
-#   text hash     ac1a5b438245c8d3
+#   content hash  27ff4a563065d7ac
+#   text hash     8f7de81164c3190b
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  57a583f3c7864948
-#   text hash     08db4514745a7cce
+#   content hash  873b28f7caf200f9
+#   text hash     2678bf8f5e7da9ce
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

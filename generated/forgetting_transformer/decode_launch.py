@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  21c3fa987aa0d8d4
-#   text hash     c0ec34ef42210eea
+#   content hash  32e74d0241f16c41
+#   text hash     10903630a958400e
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

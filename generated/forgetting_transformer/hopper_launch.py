@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  9bd7e5dc19b2eb45
-#   text hash     915014648535bfd6
+#   content hash  aaf8a75b0dfb71ca
+#   text hash     86277efdd709c5d7
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """What each kernel of hopper_backward.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  e4b7ce0fe0f94a05
-#   text hash     a552f7b0531bd726
+#   content hash  38d1cb151792cdc3
+#   text hash     4a9c57399c5f9490
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Causal attention with a forget gate learned for each token and head.
 

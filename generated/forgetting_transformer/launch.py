@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  464d2a7630d42299
-#   text hash     53cf60d9f566c298
+#   content hash  6212ef73dc786cd0
+#   text hash     4c19e3d0e250e17c
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

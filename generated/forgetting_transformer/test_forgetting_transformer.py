@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/forgetting_transformer.yaml
-#   content hash  42876d44368c3703
-#   text hash     abefeaf492c827b0
+#   content hash  ad1d4acd7a8c9c9f
+#   text hash     63adbcea08168d31
 #   render with   attnforge render specs/forgetting_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  ebc9a80efc26a8c2
-#   text hash     1556a9321715324f
+#   content hash  63b0687f05d0e4d9
+#   text hash     637d55c4ccb324a9
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d91e91be9e29d790
-#   text hash     c485641587425058
+#   content hash  2d5c25ae15a800bc
+#   text hash     2321e5ed42734571
 #   render with   attnforge render specs/full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

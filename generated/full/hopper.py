@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  3eb9be6d22987c26
-#   text hash     bad2d3b357584a03
+#   content hash  1cb453c9156fb7b5
+#   text hash     5599e19ceb4c2670
 #   render with   attnforge render specs/full.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

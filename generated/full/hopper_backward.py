@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  d6c02b388b6a3d14
-#   text hash     21c3e5ab8f28755e
+#   content hash  ea0b35a40adc730c
+#   text hash     c154dbb9d21ee2ee
 #   render with   attnforge render specs/full.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  6201b7be380f8e7b
-#   text hash     72906f3e0d0d0093
+#   content hash  3e4f5602d9ed0d07
+#   text hash     1791ad8e35320caf
 #   render with   attnforge render specs/full.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

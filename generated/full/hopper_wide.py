@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  edc89ff9a2a5214e
-#   text hash     82e9e45ee728949d
+#   content hash  24737b858798b0b9
+#   text hash     f3b87aa660b053aa
 #   render with   attnforge render specs/full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

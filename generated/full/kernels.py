@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  954c7f61453c0314
-#   text hash     d2e4b2eed329d3c4
+#   content hash  683d474b89bee09f
+#   text hash     3eea8bab5915317f
 #   render with   attnforge render specs/full.yaml
 """Softmax attention without a mask.
 

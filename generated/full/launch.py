@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  1fc8b15dfa15e7c2
-#   text hash     6d319395a3d3f284
+#   content hash  2375025237223b98
+#   text hash     0be3d122483018c6
 #   render with   attnforge render specs/full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  9c2535453cd91494
-#   text hash     7c71298e249209b4
+#   content hash  1e073fbf5712b107
+#   text hash     00a9c7f9117d7d62
 #   render with   attnforge render specs/full.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -55,6 +55,7 @@ class Attention(torch.nn.Module):
         v_head_dim = head_dim if v_head_dim is None else v_head_dim
         if head_dim < 1 or v_head_dim < 1:
             raise ValueError(f"head_dim, v_head_dim: expected at least 1, got {head_dim} and {v_head_dim}")
+        self.hidden_size = hidden_size
         self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
         self.head_dim, self.v_head_dim, self.scale = head_dim, v_head_dim, scale
         made = {"device": device, "dtype": dtype}
@@ -81,7 +82,11 @@ class Attention(torch.nn.Module):
         """
         if x.dim() != 3:
             raise ValueError(f"x: expected shape (B, T, hidden_size), got {tuple(x.shape)}")
+        if x.shape[-1] != self.hidden_size:
+            raise ValueError(f"x: expected {self.hidden_size} columns, got {x.shape[-1]}")
         keys = x if context is None else context
+        if keys.dim() != 3 or keys.shape[-1] != self.hidden_size:
+            raise ValueError(f"context: expected shape (B, Tk, {self.hidden_size}), got {tuple(keys.shape)}")
         # view would not find the number of heads where there are no tokens
         q = self.q_norm(torch.unflatten(self.q_proj(x), -1, (-1, self.head_dim)))
         k = self.k_norm(torch.unflatten(self.k_proj(keys), -1, (-1, self.head_dim)))

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  396a4a21d3d131b8
-#   text hash     352092a8950d6ed5
+#   content hash  9482a9eb7e4b806d
+#   text hash     60214587491706d4
 #   render with   attnforge render specs/full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

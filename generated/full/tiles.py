@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  0cfaa39e49beb6b8
-#   text hash     1f47a8724d6a17aa
+#   content hash  1aca107983c235ce
+#   text hash     b671b95aff25339c
 #   render with   attnforge render specs/full.yaml
 """The shapes of tiles that kernels are launched with.
 

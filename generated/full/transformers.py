@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/full.yaml
-#   content hash  581b6cad0bc87db3
-#   text hash     92e9c492c1d2bffb
+#   content hash  c157406f40265905
+#   text hash     6c6c0aee0fabefd6
 #   render with   attnforge render specs/full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

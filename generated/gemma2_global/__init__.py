@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  77792b1fbcdacfbe
-#   text hash     22a5df2dc7c6576d
+#   content hash  4f4eefc1c245488d
+#   text hash     7dc7d44edb253cc7
 #   render with   attnforge render specs/gemma2_global.yaml
 """The global layers of Gemma 2, with capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  35a900aac01c9610
-#   text hash     c39ab84b583f7a7d
+#   content hash  b13168dbcaec11ad
+#   text hash     25d5de437bd160ae
 #   render with   attnforge render specs/gemma2_global.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  c7bdcd7be0fbcc32
-#   text hash     d557cbcec242bbbb
+#   content hash  3c98be68cae40645
+#   text hash     cc52c7b3a2eafe76
 #   render with   attnforge render specs/gemma2_global.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

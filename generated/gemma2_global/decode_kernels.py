@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  2c0105d978340735
-#   text hash     e005283a3178c1c4
+#   content hash  e463b161d1072b76
+#   text hash     1e91858cd5a34f9f
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  b6d1f0699380a306
-#   text hash     215a38f868bc13aa
+#   content hash  8bc4de45c40b7dc6
+#   text hash     35f3eae1837cefc9
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  49f17f6477d10a0c
-#   text hash     001956c14eb39b55
+#   content hash  88c7a6f9e0c9a1a7
+#   text hash     d60b8912669bd59b
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

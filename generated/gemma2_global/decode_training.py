@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  6150927bdfbf2a46
-#   text hash     0cf7069e0195afd5
+#   content hash  21e9d180a63dc089
+#   text hash     64c426538ce4af25
 #   render with   attnforge render specs/gemma2_global.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

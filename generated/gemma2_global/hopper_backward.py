@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  4dd518f84326dbb2
-#   text hash     dc81438ac58e13ca
+#   content hash  2a735d58b6b78380
+#   text hash     7d1126826c6791ed
 #   render with   attnforge render specs/gemma2_global.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  f422e2fb1d1e91dc
-#   text hash     40e715c51129644a
+#   content hash  b1b11352a105054c
+#   text hash     11cae8eb4ffc609e
 #   render with   attnforge render specs/gemma2_global.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

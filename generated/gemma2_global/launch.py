@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  45a21045c4db6754
-#   text hash     ccfbac291b4a8c87
+#   content hash  5dc7f226effcf1d6
+#   text hash     d837db31d3b92d53
 #   render with   attnforge render specs/gemma2_global.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  825ec0ded6716323
-#   text hash     0d49841b5c0ede9f
+#   content hash  f092cb617b1558ae
+#   text hash     90e99f0c66841aae
 #   render with   attnforge render specs/gemma2_global.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_global.yaml
-#   content hash  a8bc5e7ffd43b4c1
-#   text hash     615bac38897bf35e
+#   content hash  38a75de182e8543b
+#   text hash     1d163edb85830c20
 #   render with   attnforge render specs/gemma2_global.yaml
 """The shapes of tiles that kernels are launched with.
 

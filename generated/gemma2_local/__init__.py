@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  73e026b6c4575fe6
-#   text hash     b2f91acb3d9a7c66
+#   content hash  38ccc6633ef12073
+#   text hash     0f16fa1a7663802e
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  df34ac3e66485cbc
-#   text hash     71496750389d0fdf
+#   content hash  d62697891c858b06
+#   text hash     970b779cd62d5fcd
 #   render with   attnforge render specs/gemma2_local.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

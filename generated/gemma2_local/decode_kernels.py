@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2af428a78bd423d0
-#   text hash     9cf5af4089061d9d
+#   content hash  4c5f4ee5dd565f4e
+#   text hash     5268d66c04f6f772
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

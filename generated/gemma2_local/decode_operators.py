@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  8d12bb5fe94c4dcc
-#   text hash     eb39f06d963d86e0
+#   content hash  246c5d36c9bd0d82
+#   text hash     04b0dc20805bc758
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

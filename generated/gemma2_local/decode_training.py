@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  4ea31c1963f2fe7b
-#   text hash     28ab045dd6dba765
+#   content hash  3da9c736569e3d27
+#   text hash     f5684424fe870d1f
 #   render with   attnforge render specs/gemma2_local.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  7cc1bf51a212ed35
-#   text hash     2560a083af720a9e
+#   content hash  cbe31ae952b0fa4f
+#   text hash     f04f5433f725f709
 #   render with   attnforge render specs/gemma2_local.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  0ba7930a59a2fc8c
-#   text hash     544a1c20bcb987fb
+#   content hash  bc2d5727871d4a06
+#   text hash     58c9c8008c301afb
 #   render with   attnforge render specs/gemma2_local.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  2e117d62ea0b5a60
-#   text hash     632f07ce881ab2f1
+#   content hash  cc219f76a73a2898
+#   text hash     0104cd4a5fbf0855
 #   render with   attnforge render specs/gemma2_local.yaml
 """The local layers of Gemma 2, with a window and capped scores.
 

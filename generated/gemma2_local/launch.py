@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gemma2_local.yaml
-#   content hash  9e77652f84035215
-#   text hash     aab69d5ddcaafc89
+#   content hash  193727f47869a507
+#   text hash     615f7fca7d4264ab
 #   render with   attnforge render specs/gemma2_local.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

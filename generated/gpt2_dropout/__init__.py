@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  01dc8683aa70aa72
-#   text hash     ad0597d7344717da
+#   content hash  6472b49de18e4fa3
+#   text hash     a2fb295871915f78
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

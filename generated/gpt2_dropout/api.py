@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  cb823f4557401447
-#   text hash     7be9485ed02d5a6a
+#   content hash  87816cfeb642d5c5
+#   text hash     6f77eaa03bd09371
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

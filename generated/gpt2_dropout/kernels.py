@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  8306f6fa1eb0a734
-#   text hash     e4d201bad11f6720
+#   content hash  a425a008b93da86c
+#   text hash     f33d8b577c51121a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """Causal attention with dropout of the weights, for training.
 

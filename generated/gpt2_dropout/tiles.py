@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  747cb56e6752ca2c
-#   text hash     f4bcfe2053dc5566
+#   content hash  127cf5fb293ce8ad
+#   text hash     4885023820f71712
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt2_dropout.yaml
-#   content hash  e3d110b5c34f56ce
-#   text hash     bd1f329a4658f487
+#   content hash  5f4e1c55da7b37fd
+#   text hash     6f22aeee21f3208a
 #   render with   attnforge render specs/gpt2_dropout.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

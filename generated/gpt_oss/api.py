@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  6d96918931dcc3e2
-#   text hash     c6278725e54f2a82
+#   content hash  f57ad50593da8d72
+#   text hash     49a46db4ef3b70d0
 #   render with   attnforge render specs/gpt_oss.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  a180fee4daa882a3
-#   text hash     7c9d76ef56cd5fdc
+#   content hash  18986ed84b37886e
+#   text hash     39713ffc7ca967aa
 #   render with   attnforge render specs/gpt_oss.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

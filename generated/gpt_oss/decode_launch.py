@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  09d61bdfc128f97f
-#   text hash     8fb192834d73185c
+#   content hash  51e46de89e4274f0
+#   text hash     ea0a2c918b1998aa
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

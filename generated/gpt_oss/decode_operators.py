@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  ea350ebb7a45a73a
-#   text hash     0482644ef316a5f4
+#   content hash  8504ba57b8f82cad
+#   text hash     66f4ee092caff326
 #   render with   attnforge render specs/gpt_oss.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  1eaec7413bcc7dc8
-#   text hash     ffc163bae07ff977
+#   content hash  0979af0654e1372a
+#   text hash     153154dd00a57247
 #   render with   attnforge render specs/gpt_oss.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

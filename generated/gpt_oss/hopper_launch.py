@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  7aabe82c1d8cd803
-#   text hash     9e36fd0cc04afa7f
+#   content hash  32d43ae09aab9c1a
+#   text hash     18c9f80c6c6a5eae
 #   render with   attnforge render specs/gpt_oss.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  aa3f9fde49bc1337
-#   text hash     79614b7d7385a04b
+#   content hash  cfecbb07be30c3be
+#   text hash     ae1b1e7dbb8f4c6c
 #   render with   attnforge render specs/gpt_oss.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  3cd91d1fab9cec01
-#   text hash     6803950f96448e86
+#   content hash  655d0d66a58e3fdc
+#   text hash     b77733ea3460ed19
 #   render with   attnforge render specs/gpt_oss.yaml
 """The full layers of gpt-oss, with a learned sink for each head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  066602439d615117
-#   text hash     1fdd24cd6db62121
+#   content hash  3c803dfc218987e6
+#   text hash     c068da3d887b03a5
 #   render with   attnforge render specs/gpt_oss.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

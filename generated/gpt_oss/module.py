@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  5f4bf6852cda9acf
-#   text hash     c288850894edbd8e
+#   content hash  a598a35804f65d87
+#   text hash     99e140a49203d14d
 #   render with   attnforge render specs/gpt_oss.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -67,6 +67,7 @@ class Attention(torch.nn.Module):
             raise ValueError(f"rope_theta: expected more than 0, got {rope_theta}")
         if max_positions < 0:
             raise ValueError(f"max_positions: expected at least 0, got {max_positions}")
+        self.hidden_size = hidden_size
         self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
         self.head_dim, self.v_head_dim, self.scale = head_dim, v_head_dim, scale
         made = {"device": device, "dtype": dtype}
@@ -102,6 +103,8 @@ class Attention(torch.nn.Module):
         """
         if x.dim() != 3:
             raise ValueError(f"x: expected shape (B, T, hidden_size), got {tuple(x.shape)}")
+        if x.shape[-1] != self.hidden_size:
+            raise ValueError(f"x: expected {self.hidden_size} columns, got {x.shape[-1]}")
         cos, sin = self._tables(x.shape[1] if cache is None else cache.size, x.device) if tables is None else tables
         terms = {
             "cos": cos,

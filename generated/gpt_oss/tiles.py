@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss.yaml
-#   content hash  965b2f9e6cd5741d
-#   text hash     bfb494cecfe4bfa1
+#   content hash  00a5c00e56df956c
+#   text hash     9486a90b2a106e53
 #   render with   attnforge render specs/gpt_oss.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  a525ac79d1919e40
-#   text hash     e6706b9e139a2e89
+#   content hash  381ed0c41fb38472
+#   text hash     8b5972fa88ab209c
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  4933528b9c68cb62
-#   text hash     52e90dff76e9b08c
+#   content hash  a400ffb13dee68ba
+#   text hash     ab2e8f73dabb09f9
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

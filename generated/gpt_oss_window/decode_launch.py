@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  2d0ef1ccc39b66e1
-#   text hash     cd130d5e78b6c141
+#   content hash  4f17443e880e299b
+#   text hash     cf37937643888a89
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  2fe14e7f2b583943
-#   text hash     ed4c428ea82a2c67
+#   content hash  e655d802a91fdb32
+#   text hash     95b214b1170ce2cf
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

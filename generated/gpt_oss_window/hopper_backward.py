@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  f037b66f6179de06
-#   text hash     0d77f314550ef8d1
+#   content hash  2da9969fcca080e3
+#   text hash     75b6725f6d844fe5
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  30415477ef2e901c
-#   text hash     ab01aaa8261715f6
+#   content hash  2f158cdeacbc21dc
+#   text hash     41e86c1588c3a599
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The banded layers of gpt-oss, with a window of 128 keys and a learned sink for each head.
 

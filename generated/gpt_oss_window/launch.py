@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  01026ec8746b84e3
-#   text hash     fc9cdc4c1e6c672b
+#   content hash  4a58e7e9b6b98519
+#   text hash     3febc8c3a6d84b43
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  d5ecfbe93c9ef922
-#   text hash     1b715d3c75be33a9
+#   content hash  37b17733e2c87b11
+#   text hash     d422fea5bbcd05a7
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

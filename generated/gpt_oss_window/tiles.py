@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/gpt_oss_window.yaml
-#   content hash  9ac802704cf49e2e
-#   text hash     c906c98ebaa90340
+#   content hash  6353c9c2a67a5807
+#   text hash     a5d1052759582094
 #   render with   attnforge render specs/gpt_oss_window.yaml
 """The shapes of tiles that kernels are launched with.
 

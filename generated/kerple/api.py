@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  047bc24b0d35e163
-#   text hash     091383f5e125c709
+#   content hash  a686485fb4b92f36
+#   text hash     fb41a6e192bc9dcf
 #   render with   attnforge render specs/kerple.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  3d656171dcf36d14
-#   text hash     004052e0a97ad07e
+#   content hash  0335986996620ff6
+#   text hash     4bf1fe151fec032e
 #   render with   attnforge render specs/kerple.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  95e5c3408f27481b
-#   text hash     b7b763daa0f51b76
+#   content hash  d1d2f21e868fd379
+#   text hash     8415db6a374e05ef
 #   render with   attnforge render specs/kerple.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  78232305253ad565
-#   text hash     5e4daecf074fc206
+#   content hash  f24c3549806751b2
+#   text hash     b7208dcba21d3a2f
 #   render with   attnforge render specs/kerple.yaml
 """Causal attention that falls with the logarithm of the distance, at a learned rate.
 

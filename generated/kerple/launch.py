@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  c36e70037208ac15
-#   text hash     9f6cf680242269c4
+#   content hash  7fd44936f8b875b4
+#   text hash     fd44274f2c1c5c65
 #   render with   attnforge render specs/kerple.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

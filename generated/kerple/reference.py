@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  79847fddcb17c2c5
-#   text hash     81ccdabab68ef35e
+#   content hash  b12179587aa56398
+#   text hash     5e6d87c4d2820d8e
 #   render with   attnforge render specs/kerple.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -36,6 +36,7 @@ def reference(
 
 def _reference(q, k, v, k_lens, k_starts, q_start, in_decay, in_width, scale, return_lse):
     """What `reference` does; names from the spec begin with `in_` from here on, as in the kernels."""
+    _check(q, k, v)
     if torch.is_autocast_enabled(q.device.type):
         rounded = torch.get_autocast_dtype(q.device.type)
         q, k, v = (x if x.dtype == torch.float64 else x.to(rounded) for x in (q, k, v))
@@ -64,6 +65,21 @@ def _reference(q, k, v, k_lens, k_starts, q_start, in_decay, in_width, scale, re
         nothing = sum(x[None][:0].sum() for x in (q, k, v, in_decay, in_width))
         out, lse = (out + nothing).to(out_dtype), (lse + nothing).to(dtype)
     return (out, lse) if return_lse else out
+
+
+def _check(q, k, v):
+    """Tells of shapes that do not go with each other."""
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.dim() != 4:
+            raise ValueError(f"{name}: expected 4 axes (batch, tokens, heads, head size), got shape {tuple(x.shape)}")
+    if k.shape[0] != q.shape[0]:
+        raise ValueError(f"k: expected a batch of {q.shape[0]} as q has, got {k.shape[0]}")
+    if k.shape[-1] != q.shape[-1]:
+        raise ValueError(f"k: expected a head size of {q.shape[-1]} as q has, got {k.shape[-1]}")
+    if k.shape[-2] != q.shape[-2]:
+        raise ValueError(f"k: expected {q.shape[-2]} heads as q has, got {k.shape[-2]}")
+    if v.shape[:-1] != k.shape[:-1]:
+        raise ValueError(f"v: expected shape ({', '.join(map(str, k.shape[:-1]))}, Dv) beside k, got {tuple(v.shape)}")
 
 
 def _attend(q, k, v, in_decay, in_width, scale, q_begin):

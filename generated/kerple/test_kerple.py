@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  4465ab313917742a
-#   text hash     ca9ed06367cbec3f
+#   content hash  f08f6efd08e386e6
+#   text hash     1f339bbb10d5eaf4
 #   render with   attnforge render specs/kerple.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

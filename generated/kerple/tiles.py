@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/kerple.yaml
-#   content hash  b1d305165899606d
-#   text hash     625847c77b90721b
+#   content hash  8ad4ad9735aacc4b
+#   text hash     23c42dede51cdd57
 #   render with   attnforge render specs/kerple.yaml
 """The shapes of tiles that kernels are launched with.
 

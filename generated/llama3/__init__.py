@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  8f28424c5ed90d99
-#   text hash     4677177950d09584
+#   content hash  638ee5c37740cc75
+#   text hash     c4c7f517cc39862e
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

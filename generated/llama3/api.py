@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  37dcc92d7d1dbeb5
-#   text hash     dc16c1db995948bf
+#   content hash  2874396b0a8366b9
+#   text hash     4c237169b4743260
 #   render with   attnforge render specs/llama3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  cb7f5a7548189e14
-#   text hash     0b0fd59c90facfa9
+#   content hash  cbd7b18503087aec
+#   text hash     93583f285f44bc26
 #   render with   attnforge render specs/llama3.yaml
 """Attention of tokens that the ranks of a process group share out, for sequences longer than one GPU holds."""
 

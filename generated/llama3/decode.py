@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  a8b89d438443c87e
-#   text hash     5e57600c3e22fba3
+#   content hash  29fb63f192c2a569
+#   text hash     8b316a0b6e095427
 #   render with   attnforge render specs/llama3.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  fdb1971db196d5e2
-#   text hash     5c99de833a6c5c99
+#   content hash  522d1e32a9712bbd
+#   text hash     cb2c82aa441bf5a4
 #   render with   attnforge render specs/llama3.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  6bce092a70dc4f0b
-#   text hash     13f6a71407685921
+#   content hash  236d0efa85b74cda
+#   text hash     c7eee567f28455c3
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

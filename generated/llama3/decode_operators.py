@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  2c05d60cba0ceac7
-#   text hash     654fa12fe87c87d9
+#   content hash  fa1d93636d6a720c
+#   text hash     0afba760ea06a0e2
 #   render with   attnforge render specs/llama3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

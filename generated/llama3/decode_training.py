@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  665f237887724dd2
-#   text hash     715cd2b3db1be356
+#   content hash  dc2a55cc77108e3c
+#   text hash     b0ad7e0f47fcd6ce
 #   render with   attnforge render specs/llama3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

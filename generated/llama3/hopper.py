@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  62914ca3e9d24caf
-#   text hash     0641d3458d425446
+#   content hash  adac6d2477e273c5
+#   text hash     5e34a61c4089cc68
 #   render with   attnforge render specs/llama3.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  591184ac1fd09c54
-#   text hash     b9aba33f86f498ef
+#   content hash  038e0ff67c75cc9a
+#   text hash     cb1ee06c58dc7a06
 #   render with   attnforge render specs/llama3.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  467072b16fb5f618
-#   text hash     114afe6487f0e151
+#   content hash  145e89a5447b072f
+#   text hash     879db615ecb02c80
 #   render with   attnforge render specs/llama3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  196e73a3a7d2cba3
-#   text hash     b0884dc45cadfc06
+#   content hash  6e66d2cbb74a1ff8
+#   text hash     624e6c4ced1995de
 #   render with   attnforge render specs/llama3.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

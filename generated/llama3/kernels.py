@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  f14ffa256f054c67
-#   text hash     164c2cf782ab0bd4
+#   content hash  976c13a488e5104c
+#   text hash     73cba193d0444bf4
 #   render with   attnforge render specs/llama3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Llama 3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  156ff24ece552220
-#   text hash     f86b25cc8a947f80
+#   content hash  65ad5d1c767c0095
+#   text hash     6ecbe6286285c605
 #   render with   attnforge render specs/llama3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

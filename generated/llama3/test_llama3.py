@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  9f6d67a4abf549ca
-#   text hash     3cf37e20f3c756a5
+#   content hash  aaeacc8ae5d2a261
+#   text hash     2e71832c69918bb8
 #   render with   attnforge render specs/llama3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  376158c5fadc7a08
-#   text hash     1b8949b7a9727a82
+#   content hash  6e61475e3c23eed3
+#   text hash     af50a88656c37729
 #   render with   attnforge render specs/llama3.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3.yaml
-#   content hash  e42b0cc448ef199e
-#   text hash     b79337c1f61ea8f1
+#   content hash  ace4bbf9f07c7816
+#   text hash     e3c0af07cee84a90
 #   render with   attnforge render specs/llama3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

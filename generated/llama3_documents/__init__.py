@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  a1cb48f8c8685ae5
-#   text hash     8756d0ad088d3396
+#   content hash  4ec0af40c5778b08
+#   text hash     defbdd4a6fd004ce
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

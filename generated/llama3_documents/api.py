@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  f138962fdbca7fcd
-#   text hash     a2ae6174bd7bcd68
+#   content hash  50023bfd1a14c116
+#   text hash     a3804ff738173757
 #   render with   attnforge render specs/llama3_documents.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  b599a1ff2261095e
-#   text hash     1d51c9fc6b91492e
+#   content hash  5d829d80f97ce1af
+#   text hash     4cb671700cbe1ad1
 #   render with   attnforge render specs/llama3_documents.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  31f094037377b2ce
-#   text hash     077524f66fcfd0b2
+#   content hash  8715a1e5a2059447
+#   text hash     d3b3ae8804b5c6aa
 #   render with   attnforge render specs/llama3_documents.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  c7c0f1fe35e9deaa
-#   text hash     a21382311309562f
+#   content hash  3b9f0738fd6ff5a6
+#   text hash     e48e3e80ca07ae46
 #   render with   attnforge render specs/llama3_documents.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  7bd4144cb306a564
-#   text hash     13546431408b16a8
+#   content hash  75a49a6b489dbbb2
+#   text hash     6aac0d9fc6eb909d
 #   render with   attnforge render specs/llama3_documents.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  3db7d93a9bd7e74b
-#   text hash     6f10b33a523ca027
+#   content hash  8aa5bc15a52ae5ff
+#   text hash     e27d7bbc7c9db93c
 #   render with   attnforge render specs/llama3_documents.yaml
 """Llama 3 on documents packed into one row, none of which sees another.
 

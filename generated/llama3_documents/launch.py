@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  9f37d68e54097626
-#   text hash     dd8482ed5c4a838d
+#   content hash  87aff933064f2f1b
+#   text hash     b1d3025f0919f14c
 #   render with   attnforge render specs/llama3_documents.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama3_documents.yaml
-#   content hash  60d74dbd6377c4f8
-#   text hash     8a662f8eaa78fd8a
+#   content hash  9a2e8dd09c1acfdb
+#   text hash     1356893bb3c10b15
 #   render with   attnforge render specs/llama3_documents.yaml
 """The shapes of tiles that kernels are launched with.
 

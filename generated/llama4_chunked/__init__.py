@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  2fe706a302731aea
-#   text hash     8bb455ad42ac9947
+#   content hash  b901507dc06254f6
+#   text hash     599920f4a80c78b3
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  100abfcd6e1fde9d
-#   text hash     91288196f1153d69
+#   content hash  067099654db9312a
+#   text hash     b4b6e16cad99a063
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: it is the same in every package.
 #
 #   made from     templates/host/arguments.py.jinja
-#   content hash  0d0837b27fe0695d
-#   text hash     98733be0fe1d96b8
+#   content hash  8f225d62047d064d
+#   text hash     5bc9b68a224949f5
 #   render with   attnforge render SPEC
 """What calls give, checked: each error names the argument, what was expected and what came.
 
@@ -54,7 +54,7 @@ def check_operands(q, k, v, axes, grouped, widest):
         raise ValueError(f"k: expected a batch of {q_shape[0]} as q has, got {k_shape[0]}")
     check_heads("k", k_shape, q_shape, grouped)
     if v_shape[:-1] != k_shape[:-1]:
-        raise ValueError(f"v: expected shape {(*k_shape[:-1], 'Dv')} beside k, got {tuple(v_shape)}")
+        raise ValueError(f"v: expected shape ({', '.join(map(str, k_shape[:-1]))}, Dv) beside k, got {tuple(v_shape)}")
 
 
 def check_float(name, x):

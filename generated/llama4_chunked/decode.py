@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  1210f11d2ecbf356
-#   text hash     1afe2cba363754f8
+#   content hash  b942d687b88fc206
+#   text hash     c37379b4e9bf1c8a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  16d5e60c4c8b2859
-#   text hash     b9b48fe06fbe72d3
+#   content hash  b94f1217ce65a309
+#   text hash     f3028b5b074d4855
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

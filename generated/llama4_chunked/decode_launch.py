@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  61118e2ee6a8aba3
-#   text hash     c577445c17e875fe
+#   content hash  639189f9772772b1
+#   text hash     9e86cf8c541ee0cb
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

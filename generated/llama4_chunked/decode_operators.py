@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  65946c16a0599511
-#   text hash     1704ae6035a514cf
+#   content hash  4e6d54cbdd6a8e37
+#   text hash     2a7bbcbd49e876a2
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d890b9e3117b70d9
-#   text hash     ef9f5fe0c33d5fea
+#   content hash  fb20345f35593de2
+#   text hash     cf837cad6a4a828e
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  db73d199e20bba23
-#   text hash     0701e8cf2e400e8a
+#   content hash  ee70c8a8cf3f4ea4
+#   text hash     167916879a5bdf03
 #   render with   attnforge render specs/llama4_chunked.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  f00de616ef391099
-#   text hash     e7775ae2a95d7d92
+#   content hash  b57c73749eb326aa
+#   text hash     7dc52f900d9f7d33
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  c6e63ad747cf755b
-#   text hash     b5025f44320c128e
+#   content hash  a341f9f333eaaeb8
+#   text hash     c663edb20bc55cdf
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Causal attention inside chunks of 8192 tokens with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  d5a9fda29302eae4
-#   text hash     b6253c80bfad9d3c
+#   content hash  8a870cb594655d63
+#   text hash     0ba7d8836b4545fc
 #   render with   attnforge render specs/llama4_chunked.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

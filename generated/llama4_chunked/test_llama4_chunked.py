@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/llama4_chunked.yaml
-#   content hash  0b7a9adc32a0885e
-#   text hash     ea8dadbe77faaa7c
+#   content hash  f28165e857273eb1
+#   text hash     c00c5e8dd8113d1a
 #   render with   attnforge render specs/llama4_chunked.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8bc60711903822dc
-#   text hash     4add5563a39b09e6
+#   content hash  f0ce9f65a1d6be56
+#   text hash     06ffcdb106aade76
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

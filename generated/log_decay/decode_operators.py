@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  9f4a72d3c2111b2a
-#   text hash     4e930871579962f4
+#   content hash  0c6c9a9bd79f4928
+#   text hash     d5269a310955d5ec
 #   render with   attnforge render specs/log_decay.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  2de5b83fe7a882e9
-#   text hash     c14a185fbfb25a7b
+#   content hash  3ee5c87da32aa017
+#   text hash     41d076135bf6b3cf
 #   render with   attnforge render specs/log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

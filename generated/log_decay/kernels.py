@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  4f7df4b6ceb075bd
-#   text hash     732a2e5cbd3ee062
+#   content hash  765fd09d773edf51
+#   text hash     c8b249b8fdef4c6d
 #   render with   attnforge render specs/log_decay.yaml
 """Causal attention that forgets by a decay learned for each token and head.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  eaaf8a804ab27272
-#   text hash     1a839f3c8359b5bd
+#   content hash  7d7883035e52d0ba
+#   text hash     ee7bc2b1b73b593e
 #   render with   attnforge render specs/log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  253d3d35855072a0
-#   text hash     c5e9463643860953
+#   content hash  9b32b2e170d295cc
+#   text hash     c6fb2981ac0ca884
 #   render with   attnforge render specs/log_decay.yaml
 """The same attention in plain PyTorch: slow, simple, differentiated by autograd."""
 
@@ -35,9 +35,7 @@ def reference(
 
 def _reference(q, k, v, k_lens, k_starts, q_start, in_log_decay, scale, return_lse):
     """What `reference` does; names from the spec begin with `in_` from here on, as in the kernels."""
-    for name, x in (("k", k), ("v", v)):
-        if x.shape[-2] == 0 or q.shape[-2] % x.shape[-2]:
-            raise ValueError(f"{name}: expected a number of heads that divides q's {q.shape[-2]}, got {x.shape[-2]}")
+    _check(q, k, v)
     if torch.is_autocast_enabled(q.device.type):
         rounded = torch.get_autocast_dtype(q.device.type)
         q, k, v = (x if x.dtype == torch.float64 else x.to(rounded) for x in (q, k, v))
@@ -65,6 +63,21 @@ def _reference(q, k, v, k_lens, k_starts, q_start, in_log_decay, scale, return_l
         nothing = sum(x[None][:0].sum() for x in (q, k, v, in_log_decay))
         out, lse = (out + nothing).to(out_dtype), (lse + nothing).to(dtype)
     return (out, lse) if return_lse else out
+
+
+def _check(q, k, v):
+    """Tells of shapes that do not go with each other."""
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if x.dim() != 4:
+            raise ValueError(f"{name}: expected 4 axes (batch, tokens, heads, head size), got shape {tuple(x.shape)}")
+    if k.shape[0] != q.shape[0]:
+        raise ValueError(f"k: expected a batch of {q.shape[0]} as q has, got {k.shape[0]}")
+    if k.shape[-1] != q.shape[-1]:
+        raise ValueError(f"k: expected a head size of {q.shape[-1]} as q has, got {k.shape[-1]}")
+    if k.shape[-2] == 0 or q.shape[-2] % k.shape[-2]:
+        raise ValueError(f"k: expected a number of heads that divides q's {q.shape[-2]}, got {k.shape[-2]}")
+    if v.shape[:-1] != k.shape[:-1]:
+        raise ValueError(f"v: expected shape ({', '.join(map(str, k.shape[:-1]))}, Dv) beside k, got {tuple(v.shape)}")
 
 
 def _attend(q, k, v, in_log_decay, scale, q_begin):

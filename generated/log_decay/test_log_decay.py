@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  7383d33add69c7fb
-#   text hash     f36be124584bc913
+#   content hash  e8e8a5ea5fd0ea64
+#   text hash     70248518b4f048ab
 #   render with   attnforge render specs/log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

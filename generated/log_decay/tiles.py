@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/log_decay.yaml
-#   content hash  8f81d514dd935400
-#   text hash     f1a7781559b129ab
+#   content hash  57cb3d7354e148c2
+#   text hash     7f19b9df43c525bf
 #   render with   attnforge render specs/log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

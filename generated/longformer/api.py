@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  d73635982114ca74
-#   text hash     e180686e694af55a
+#   content hash  c0d8cc3d67a876bd
+#   text hash     9f8dfaaaf1ee2913
 #   render with   attnforge render specs/longformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  9aa11650578a8a3e
-#   text hash     f5fffaeac4d47397
+#   content hash  a5c806e071acc180
+#   text hash     401cdfde247a0515
 #   render with   attnforge render specs/longformer.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  786d093b86a76fe0
-#   text hash     db3cf76e73150808
+#   content hash  1e5abca6e8ebe259
+#   text hash     acef5ff420b06dc8
 #   render with   attnforge render specs/longformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

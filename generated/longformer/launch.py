@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  eefe296ca41ed295
-#   text hash     f3ced39a968cbcac
+#   content hash  73b6e2469da86d92
+#   text hash     31c5559a31e39ebe
 #   render with   attnforge render specs/longformer.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  3b45349f6ebe05d7
-#   text hash     9a282c93595b181a
+#   content hash  7a72d58fa44cbc33
+#   text hash     4dfbd1f1aa949b72
 #   render with   attnforge render specs/longformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

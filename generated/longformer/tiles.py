@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/longformer.yaml
-#   content hash  7f6ca17bc28e4e95
-#   text hash     f8af76a5ddf2f3a9
+#   content hash  9909655ac19f707c
+#   text hash     9ef348f957ae2bed
 #   render with   attnforge render specs/longformer.yaml
 """The shapes of tiles that kernels are launched with.
 

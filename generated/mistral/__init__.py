@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  85414e199a1b22ab
-#   text hash     f4863c59c036b53a
+#   content hash  776799e841532e20
+#   text hash     827e3900b9a56c2a
 #   render with   attnforge render specs/mistral.yaml
 """Causal attention to the 4096 most recent keys with rotary embedding.
 

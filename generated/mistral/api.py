@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  08f1c5c91a273c74
-#   text hash     41954e2f7dcd0ed6
+#   content hash  42c4d5a8ca337cfe
+#   text hash     de31c1a581e159a8
 #   render with   attnforge render specs/mistral.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

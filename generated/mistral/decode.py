@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  a067d9ee243abfb5
-#   text hash     4eb17fc075e74d1a
+#   content hash  050e81c79f13dbdd
+#   text hash     7218172d60b0df56
 #   render with   attnforge render specs/mistral.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  b0b9777d60198fc5
-#   text hash     62bfa872880622f1
+#   content hash  43cffa48318b8fd1
+#   text hash     613dcd13eed95c87
 #   render with   attnforge render specs/mistral.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  fae6369a5ba23449
-#   text hash     b1936ddecbbba15b
+#   content hash  00f12952a83e9c9f
+#   text hash     37d7c59fa3108ca1
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  520b2d62568305e3
-#   text hash     135403f41a84cdd1
+#   content hash  e6d5ca9e7c6648a8
+#   text hash     812b2fed07eced98
 #   render with   attnforge render specs/mistral.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  6f20a464533fddb6
-#   text hash     1b0b827fe8fd6d27
+#   content hash  d5e6bfbd7587cbc1
+#   text hash     a9fa3e1b0ef5e7ef
 #   render with   attnforge render specs/mistral.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

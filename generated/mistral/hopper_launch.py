@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  55a246f11a22847b
-#   text hash     241b97adebf8b36e
+#   content hash  f06d6011a6da87a8
+#   text hash     a4108893227582b6
 #   render with   attnforge render specs/mistral.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  5a3805a5b79e58fc
-#   text hash     2f0a529969612e1a
+#   content hash  c0db1338d37e5300
+#   text hash     ebb5e15425e63a3d
 #   render with   attnforge render specs/mistral.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

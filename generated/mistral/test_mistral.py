@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  d689092b2a9b0300
-#   text hash     ac22df644163a7f3
+#   content hash  0ded1b1144fc7dcf
+#   text hash     125eff0cd294b0ab
 #   render with   attnforge render specs/mistral.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

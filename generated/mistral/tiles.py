@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  15e38dea7cea5128
-#   text hash     0ca1298f0f779460
+#   content hash  f38c23474caed74a
+#   text hash     0023e499653887bb
 #   render with   attnforge render specs/mistral.yaml
 """The shapes of tiles that kernels are launched with.
 

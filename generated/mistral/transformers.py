@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mistral.yaml
-#   content hash  0da3ff751e00213b
-#   text hash     ffb67058e75185b8
+#   content hash  b380ea108c81da7f
+#   text hash     7b5ad5d766c875cb
 #   render with   attnforge render specs/mistral.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

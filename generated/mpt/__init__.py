@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  f845de23499bb284
-#   text hash     702e7d992a0f817c
+#   content hash  9adad5895297ce5a
+#   text hash     d29ff274bed09032
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

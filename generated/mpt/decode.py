@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  921abfaa50386f7e
-#   text hash     ecd52093eeb09232
+#   content hash  3cce07ab6760d328
+#   text hash     1d6554d03097de80
 #   render with   attnforge render specs/mpt.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

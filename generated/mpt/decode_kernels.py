@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  88620594d8e0ef9f
-#   text hash     5001d793df07d559
+#   content hash  24f538750abcbdc9
+#   text hash     4244415a8fbfdc11
 #   render with   attnforge render specs/mpt.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b56b538ef99fdd66
-#   text hash     1812a2d9e45ac0e3
+#   content hash  0d7e84e5dab6691e
+#   text hash     f8af4ba8f523a6da
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

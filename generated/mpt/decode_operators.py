@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  429593b0137376c0
-#   text hash     6d2afda26dd30f1e
+#   content hash  e22f09f713e67056
+#   text hash     01c7defa4365b9fc
 #   render with   attnforge render specs/mpt.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  323ae34b72861027
-#   text hash     62cc659d15d1937f
+#   content hash  a9ef98fe41334654
+#   text hash     ea2984fbbbb9c965
 #   render with   attnforge render specs/mpt.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  a6b8e8e4bdb4a263
-#   text hash     378f038df6515d88
+#   content hash  030f58c9fbda90f8
+#   text hash     41faca66555922bf
 #   render with   attnforge render specs/mpt.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

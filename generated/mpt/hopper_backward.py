@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  9827e54f5994c544
-#   text hash     ba1ac847319b113d
+#   content hash  7f4f37a0fab64586
+#   text hash     a200150422286d08
 #   render with   attnforge render specs/mpt.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

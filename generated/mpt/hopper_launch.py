@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  b6f4ec7505a04fab
-#   text hash     0a5a4284aac8decf
+#   content hash  3ba5be5b4d6eaa82
+#   text hash     c24f4334df819308
 #   render with   attnforge render specs/mpt.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

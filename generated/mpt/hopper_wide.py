@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  753df13fb4d715e8
-#   text hash     94a5520e945bbf8c
+#   content hash  5502eda0f743463b
+#   text hash     6f75ff7834a48187
 #   render with   attnforge render specs/mpt.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  e03cee571b20f61d
-#   text hash     7dc2d093b32f823a
+#   content hash  4760b62c2ab68f8d
+#   text hash     43bad9a8e7ba5308
 #   render with   attnforge render specs/mpt.yaml
 """Attention with a prefix and linear biases.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  3a006f0172b36937
-#   text hash     8d409693a54e65dd
+#   content hash  e89674868abf447a
+#   text hash     d80daefa8a8a220d
 #   render with   attnforge render specs/mpt.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  2f7c7f6207ec3631
-#   text hash     dddae49f111a382e
+#   content hash  3f8e16dc1a242900
+#   text hash     cc7a295cdf6e5567
 #   render with   attnforge render specs/mpt.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

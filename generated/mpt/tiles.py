@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/mpt.yaml
-#   content hash  d8e32e8669d40366
-#   text hash     2bf3defa0f68699f
+#   content hash  c178e47a8a9150e5
+#   text hash     4761c68e7120c660
 #   render with   attnforge render specs/mpt.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c24d96f3adcf8712
-#   text hash     a1b981d89d858ff2
+#   content hash  44859cfe333e89f7
+#   text hash     9da9157e952a01bb
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

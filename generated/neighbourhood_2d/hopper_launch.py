@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  2d8874d09885c5d3
-#   text hash     204fcc68f44359df
+#   content hash  e45bab238e10635c
+#   text hash     0213593f9cb81cc3
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

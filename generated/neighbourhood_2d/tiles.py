@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/neighbourhood_2d.yaml
-#   content hash  c98a535c2ba887d2
-#   text hash     5c4bd71d8e04d293
+#   content hash  75d03efd09aa0cf6
+#   text hash     1a3f47cc915fe477
 #   render with   attnforge render specs/neighbourhood_2d.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  57b20c61233c5a30
-#   text hash     c9a8ea93527d6e6a
+#   content hash  07835789e5a2c67f
+#   text hash     83fd3d54192aec85
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  103d087a4ddbc607
-#   text hash     02fdc207804214fc
+#   content hash  36652e4373d4624b
+#   text hash     08c323f2b824aa99
 #   render with   attnforge render specs/packed_causal.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

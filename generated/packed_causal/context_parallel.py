@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  3e154e8c093d111e
-#   text hash     d365b9941708c587
+#   content hash  e1f25576c0f2cd70
+#   text hash     321bebf3205a7215
 #   render with   attnforge render specs/packed_causal.yaml
 """Attention of tokens that the ranks of a process group share out, for sequences longer than one GPU holds."""
 

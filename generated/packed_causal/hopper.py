@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  fd783c1e0924bcd9
-#   text hash     94107c39f6975cb8
+#   content hash  35638d79491ddde0
+#   text hash     707cb856e1395cfd
 #   render with   attnforge render specs/packed_causal.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

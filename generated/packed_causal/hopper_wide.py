@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  1cc8edc3f300f51c
-#   text hash     22173e86bda855eb
+#   content hash  ae28f4f478f29935
+#   text hash     57f7a2106f0a0219
 #   render with   attnforge render specs/packed_causal.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

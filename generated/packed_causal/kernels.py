@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  c61fe034dea48ac0
-#   text hash     6e29938be5520232
+#   content hash  6000240541ba858d
+#   text hash     dfc046040dbcde34
 #   render with   attnforge render specs/packed_causal.yaml
 """Causal attention for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ab5cbc0e3110b26c
-#   text hash     c1463506222668b3
+#   content hash  2ce76e2955958212
+#   text hash     c66c1a207fdd5665
 #   render with   attnforge render specs/packed_causal.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

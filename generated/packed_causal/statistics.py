@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  d752fc7ebb19ec90
-#   text hash     bb7578873509bb2a
+#   content hash  2bc74a55772ac9a7
+#   text hash     1f3f818176cf155e
 #   render with   attnforge render specs/packed_causal.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  69ed079f38901f24
-#   text hash     c01ba9d5df15b5f9
+#   content hash  3ac479bdd47de1d9
+#   text hash     d600e01abd71aca1
 #   render with   attnforge render specs/packed_causal.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

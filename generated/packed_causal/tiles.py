@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_causal.yaml
-#   content hash  ffef4982518c3610
-#   text hash     aee8ed7f357a94ce
+#   content hash  c6cee92a9cf3be35
+#   text hash     b8110cfd1965b2e5
 #   render with   attnforge render specs/packed_causal.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8c10d7e661e814c2
-#   text hash     4174b7a077e5d5ee
+#   content hash  86005989bb6149b4
+#   text hash     de70a10df44ce3bf
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

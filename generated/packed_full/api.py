@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  2007ab4b2f536600
-#   text hash     b9fc5f2fb7234f39
+#   content hash  20da631f646929f6
+#   text hash     fa4718fb353aff87
 #   render with   attnforge render specs/packed_full.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

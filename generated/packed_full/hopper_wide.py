@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  d0977248fb0c3b18
-#   text hash     40a4c2eb23f2ac55
+#   content hash  b1a8bb33fc244999
+#   text hash     819afae8039e4c99
 #   render with   attnforge render specs/packed_full.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  baf8f01e84de6954
-#   text hash     e076cd9661bb8233
+#   content hash  e0734ba3fa95f99a
+#   text hash     33ebc65e4d3d1cf0
 #   render with   attnforge render specs/packed_full.yaml
 """Softmax attention without a mask, for sequences packed into one tensor.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  9a0523daba319864
-#   text hash     16c0496e3a7e1869
+#   content hash  64c28ead5e7ce424
+#   text hash     1c32937c749ee2d8
 #   render with   attnforge render specs/packed_full.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  613ad476639b5464
-#   text hash     2dc9ad0608290f3b
+#   content hash  de2e43efffa6de33
+#   text hash     52f4c2b7ecffaf63
 #   render with   attnforge render specs/packed_full.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  b0d3becfad4af9f9
-#   text hash     5e2b526935fd53a6
+#   content hash  b3f7c0e482b13401
+#   text hash     29a27d016904f0ae
 #   render with   attnforge render specs/packed_full.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_full.yaml
-#   content hash  8c5b075663f71530
-#   text hash     6bb4849ac521239a
+#   content hash  5a84f8eed00715cf
+#   text hash     16606d0f1df50939
 #   render with   attnforge render specs/packed_full.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

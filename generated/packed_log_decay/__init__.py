@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  a09ea6a70fbe605a
-#   text hash     ccbdbd3870f7f635
+#   content hash  5415460ec8152462
+#   text hash     b62e9b1e63741612
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

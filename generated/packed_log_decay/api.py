@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  23ee1c70942a79c4
-#   text hash     2b2b92d365c0bf5c
+#   content hash  634ac0427988e9a6
+#   text hash     52e61b370059bc1d
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

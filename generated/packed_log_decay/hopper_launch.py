@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  24ae68cfb691ed50
-#   text hash     0387e9eb9ddbc9c1
+#   content hash  ec0b933342b880d7
+#   text hash     ffb8dc0cfce28f4e
 #   render with   attnforge render specs/packed_log_decay.yaml
 """What each kernel of hopper_backward.py gets."""
 

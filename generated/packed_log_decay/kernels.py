@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  3ad6f190520dc660
-#   text hash     e3c1688248162e18
+#   content hash  3a42bf2f0786e6bb
+#   text hash     9fd016f4e3b88b1a
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Causal attention that forgets by a learned decay, for sequences packed into one tensor.
 

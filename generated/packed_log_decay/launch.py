@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  84fded001c4ac5bf
-#   text hash     5126af3ced17f7c9
+#   content hash  12ab20055b9a860d
+#   text hash     e56c685c99a768e2
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  e66b3d5d047deb2e
-#   text hash     ca151d13e72c251c
+#   content hash  7f9f111332a04e94
+#   text hash     ec8071364280e90b
 #   render with   attnforge render specs/packed_log_decay.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_log_decay.yaml
-#   content hash  8f79b2ff99f22ba8
-#   text hash     54ecb9da02c440f6
+#   content hash  3c746856742d2645
+#   text hash     2410d46238607b34
 #   render with   attnforge render specs/packed_log_decay.yaml
 """The shapes of tiles that kernels are launched with.
 

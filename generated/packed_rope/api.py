@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  13a13634c3c67c6a
-#   text hash     06e12fd978ee1658
+#   content hash  3a69df464cb4a2f2
+#   text hash     feec7a7307d74e88
 #   render with   attnforge render specs/packed_rope.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

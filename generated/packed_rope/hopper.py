@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  fd552ead1eef89f5
-#   text hash     18c33f3aa055aea5
+#   content hash  1a2f366a305b8574
+#   text hash     b362f8dea9f34bec
 #   render with   attnforge render specs/packed_rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

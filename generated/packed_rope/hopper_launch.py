@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  ed0cddadb2feb679
-#   text hash     d9c656ac05b5d6dd
+#   content hash  37039fde20207202
+#   text hash     fd5de926e6c6717b
 #   render with   attnforge render specs/packed_rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  5e765dff84fdde46
-#   text hash     40057a492763c26e
+#   content hash  fa365190d4b5e154
+#   text hash     896c0538d068fb4b
 #   render with   attnforge render specs/packed_rope.yaml
 """Causal attention with rotary embedding for sequences packed into one tensor.
 

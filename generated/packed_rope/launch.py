@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  87b432d2c4e18456
-#   text hash     c7ca4ca42a42ae17
+#   content hash  cd83825cb9e4c508
+#   text hash     cc2165cee0e05dc1
 #   render with   attnforge render specs/packed_rope.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

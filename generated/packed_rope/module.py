@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  e5fc5f1f6064dd87
-#   text hash     39131102ce1b81eb
+#   content hash  53f01f39c9de8d2a
+#   text hash     521fe07b8c0a8a82
 #   render with   attnforge render specs/packed_rope.yaml
 """The variant as a layer: projections and what else stands around `attention`."""
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import torch
 
+from . import arguments
 from .api import attention
 
 
@@ -65,6 +66,7 @@ class Attention(torch.nn.Module):
             raise ValueError(f"rope_theta: expected more than 0, got {rope_theta}")
         if max_positions < 0:
             raise ValueError(f"max_positions: expected at least 0, got {max_positions}")
+        self.hidden_size = hidden_size
         self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
         self.head_dim, self.v_head_dim, self.scale = head_dim, v_head_dim, scale
         made = {"device": device, "dtype": dtype}
@@ -97,7 +99,13 @@ class Attention(torch.nn.Module):
         """
         if x.dim() != 2:
             raise ValueError(f"x: expected shape (N, hidden_size), got {tuple(x.shape)}")
-        cos, sin = self._tables(max_seqlen, x.device) if tables is None else tables
+        if x.shape[-1] != self.hidden_size:
+            raise ValueError(f"x: expected {self.hidden_size} columns, got {x.shape[-1]}")
+        cos, sin = (
+            self._tables(arguments.as_int("max_seqlen", max_seqlen, minimum=0, maximum=2**28), x.device)
+            if tables is None
+            else tables
+        )
         terms = {
             "cos": cos,
             "sin": sin,

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/packed_rope.yaml
-#   content hash  6b26f1555a294090
-#   text hash     3f2a780ea56b2db7
+#   content hash  ccbbaa42a6649929
+#   text hash     3ad04671141c281b
 #   render with   attnforge render specs/packed_rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

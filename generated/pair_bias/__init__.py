@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  7e1d71ac9e1eb46b
-#   text hash     36d32742757f9bca
+#   content hash  dfb2061204f91607
+#   text hash     b311d8b047a70090
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

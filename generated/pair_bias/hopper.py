@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f8d5f73e0abd8094
-#   text hash     cf230237aeb4d048
+#   content hash  1b21fb0603ca2c0a
+#   text hash     5ed2ddaedfe107df
 #   render with   attnforge render specs/pair_bias.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  5b599a9b973fb55d
-#   text hash     cb8c272bc4ace10a
+#   content hash  409c7a369b2b0109
+#   text hash     e02d353938badb0d
 #   render with   attnforge render specs/pair_bias.yaml
 """Attention with a learned bias for each pair of positions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  94b14ec2d9498bad
-#   text hash     46df8dd03a80d437
+#   content hash  c05a92a6be72ae73
+#   text hash     722f036f3dedc498
 #   render with   attnforge render specs/pair_bias.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  f4d7c9309b6b63a2
-#   text hash     c0a8973985026f89
+#   content hash  dcc5a155406d3471
+#   text hash     7d3f839e07229f79
 #   render with   attnforge render specs/pair_bias.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  9dd6ec2f4247379f
-#   text hash     79287a736783032d
+#   content hash  12856deaeb599529
+#   text hash     78f93b773392c717
 #   render with   attnforge render specs/pair_bias.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/pair_bias.yaml
-#   content hash  674535773760390b
-#   text hash     f275296d44e664da
+#   content hash  a026c681c60951e2
+#   text hash     2a04827e4a1b79d1
 #   render with   attnforge render specs/pair_bias.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  67808f52e5c76e1e
-#   text hash     a7e6939c18cc4398
+#   content hash  284eb74b2745fe6f
+#   text hash     24a8f095619812f2
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  dd2b1a15616c24a7
-#   text hash     b9a1eb3bc93ec60d
+#   content hash  194c3758e4d45019
+#   text hash     f099114f3292ce48
 #   render with   attnforge render specs/paligemma.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

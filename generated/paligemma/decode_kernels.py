@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  e80acd6b3fd8993c
-#   text hash     a6a2899cd1701337
+#   content hash  7fb840a87bcd0f1d
+#   text hash     02ee1326545c7f83
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

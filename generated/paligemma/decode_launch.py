@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6bd788a52f690f3d
-#   text hash     6c20001c8f477257
+#   content hash  f5ed1abb5850a061
+#   text hash     5aa2fa94049ac460
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

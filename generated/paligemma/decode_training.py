@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  8deb8d3544516712
-#   text hash     3b849fadb470be7b
+#   content hash  1e258a029e3610c2
+#   text hash     055fda762604fbc1
 #   render with   attnforge render specs/paligemma.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  01a576912db7347f
-#   text hash     d235fc1ad5aadf2d
+#   content hash  8f07036ae1b44258
+#   text hash     c722f1a66773889c
 #   render with   attnforge render specs/paligemma.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

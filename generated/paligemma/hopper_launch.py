@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  94fe07c878592d39
-#   text hash     90b6bbcc6c25f659
+#   content hash  28e4cf329e8f7894
+#   text hash     219ff772e5ecbd64
 #   render with   attnforge render specs/paligemma.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  0b33b73cce782840
-#   text hash     62d45a8e39786ea9
+#   content hash  ee48e5006664a577
+#   text hash     78405e1d4bc988d6
 #   render with   attnforge render specs/paligemma.yaml
 """An image and a prompt that all see as a prefix, and text that sees causally.
 

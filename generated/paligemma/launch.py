@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  834a1ca78eb2fd73
-#   text hash     c5a5fc0f835f8e74
+#   content hash  d9be704a63b19a92
+#   text hash     f2ad5e8917159fb3
 #   render with   attnforge render specs/paligemma.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  6c98c3d70b7bc89f
-#   text hash     8a000c513d577e38
+#   content hash  c6c3ee8c94fde2a1
+#   text hash     d2d3b745dbd6627f
 #   render with   attnforge render specs/paligemma.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

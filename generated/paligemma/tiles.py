@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/paligemma.yaml
-#   content hash  87b4ddd423d9d13c
-#   text hash     b161e754e5133dd0
+#   content hash  f17e0c14a73a2325
+#   text hash     422a552b1343f701
 #   render with   attnforge render specs/paligemma.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c7e78a01fddf9b10
-#   text hash     4b1e3badde3ece7d
+#   content hash  71900e67958007d3
+#   text hash     1973225e39002074
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

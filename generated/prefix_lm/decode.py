@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  3ca3af3adc69900a
-#   text hash     35ba7a32ef716817
+#   content hash  1d2daf56a282beb3
+#   text hash     8de265c534c2b292
 #   render with   attnforge render specs/prefix_lm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

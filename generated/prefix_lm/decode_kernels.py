@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  53cf3425dc3a5a36
-#   text hash     cf7353f19922c782
+#   content hash  a6d985ae72166b64
+#   text hash     150ee55488178d87
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

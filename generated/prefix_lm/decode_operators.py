@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  55997fc1df5914ac
-#   text hash     2863befacdaacb4c
+#   content hash  e7f15e5c58fc3966
+#   text hash     9b63b01f31dfa761
 #   render with   attnforge render specs/prefix_lm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  2563bc2512e60e86
-#   text hash     d4d7ecd434b2c01b
+#   content hash  bdd858a5aed5e465
+#   text hash     20957902acd7a2d4
 #   render with   attnforge render specs/prefix_lm.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

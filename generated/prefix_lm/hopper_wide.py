@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  f4a8518f73ee3b9a
-#   text hash     a68d6723834635ce
+#   content hash  9af0b53987167d15
+#   text hash     ef444a3cab1bf6d2
 #   render with   attnforge render specs/prefix_lm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

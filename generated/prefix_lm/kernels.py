@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  b9423931af767b01
-#   text hash     cceb97ead9989233
+#   content hash  fef5e5232759b4d2
+#   text hash     bf1e28e9b91c1906
 #   render with   attnforge render specs/prefix_lm.yaml
 """Causal attention with a prefix, of each sequence's own length, that every query sees.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  c1c5ebd5956d1af7
-#   text hash     9135fce0f2a9937e
+#   content hash  dc8281ea7a4e8152
+#   text hash     dbf8cbf73438ac68
 #   render with   attnforge render specs/prefix_lm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  5c54774edbb7022e
-#   text hash     f6ee79798a11539f
+#   content hash  314411dac989cd58
+#   text hash     ddfd38cba81c4604
 #   render with   attnforge render specs/prefix_lm.yaml
 """The shapes of tiles that kernels are launched with.
 

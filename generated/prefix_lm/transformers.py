@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/prefix_lm.yaml
-#   content hash  ede1884499756806
-#   text hash     0d051bf84c0c41ee
+#   content hash  c9979f02f3d7a13c
+#   text hash     06fd1cf8aed896a8
 #   render with   attnforge render specs/prefix_lm.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

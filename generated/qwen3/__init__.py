@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  0b2c27590ad2da07
-#   text hash     136dbd4a84db74b8
+#   content hash  eb81c376ab06f62a
+#   text hash     2d3654be2c2dbadb
 #   render with   attnforge render specs/qwen3.yaml
 """Causal attention with rotary embedding and grouped heads, as in Qwen3.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  31d945faf20a5d97
-#   text hash     456370aea510b70f
+#   content hash  3a9671e8d89dbca5
+#   text hash     2c598590964186da
 #   render with   attnforge render specs/qwen3.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

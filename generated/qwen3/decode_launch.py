@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  d6aea2864c2f8e15
-#   text hash     0bd92a47a8916b96
+#   content hash  c635c95e6ac58b32
+#   text hash     13e2fe0ca4f42545
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

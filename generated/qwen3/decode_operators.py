@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  a5f6c6d42b055317
-#   text hash     1df31fcb479d658c
+#   content hash  ba8f91d349ad74dc
+#   text hash     9de39aca850392eb
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  8c083c1eb3e309d3
-#   text hash     444712d4471f6bf1
+#   content hash  ab93601e665904a0
+#   text hash     9221f58942868393
 #   render with   attnforge render specs/qwen3.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

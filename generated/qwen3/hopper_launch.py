@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  c4887b8aae75788b
-#   text hash     2cc7275e94c2087b
+#   content hash  2bd444c24ea17771
+#   text hash     4162851cdec96f79
 #   render with   attnforge render specs/qwen3.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

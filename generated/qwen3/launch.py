@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  e8695e7231f5773a
-#   text hash     e85f019ef362a6f7
+#   content hash  d8012f19d9921375
+#   text hash     c430ffda4010b262
 #   render with   attnforge render specs/qwen3.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  cc8a401efa4cd6c5
-#   text hash     e22c6a0a0f55957a
+#   content hash  08b1e0c5217805dd
+#   text hash     4b797bee9b0c17b5
 #   render with   attnforge render specs/qwen3.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

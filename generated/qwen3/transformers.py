@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/qwen3.yaml
-#   content hash  919e7591a7a5df39
-#   text hash     555f1dd1d9919fef
+#   content hash  65476c3ac2f613f1
+#   text hash     bef30adca0f05c1c
 #   render with   attnforge render specs/qwen3.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

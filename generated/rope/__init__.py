@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  c83c6fd6e87d8d1c
-#   text hash     986756b9ee918b3f
+#   content hash  3f39f5eb7135f235
+#   text hash     00c450802b59272d
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

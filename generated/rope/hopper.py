@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  ff2ac790338b20f6
-#   text hash     ec9f3025cc2b6eed
+#   content hash  e80acd1262f4f31f
+#   text hash     aa470d2058041947
 #   render with   attnforge render specs/rope.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  3c5e401027503b2e
-#   text hash     6d39055c3dacf71a
+#   content hash  f95a3d8f1ca5714b
+#   text hash     52fa36f20a5f7f95
 #   render with   attnforge render specs/rope.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  942f22d14a0128ea
-#   text hash     9b142d0a0c5afabc
+#   content hash  6db3da1e7adc0e7b
+#   text hash     adabe8697ad211df
 #   render with   attnforge render specs/rope.yaml
 """Causal attention with rotary embedding, and as many key heads as query heads.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  4078a2bf6aff6041
-#   text hash     5da93230266d5ea3
+#   content hash  c5cf37a9c5be4642
+#   text hash     698f8781fa1a3ad4
 #   render with   attnforge render specs/rope.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

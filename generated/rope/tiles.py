@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope.yaml
-#   content hash  8dd233909169dfcc
-#   text hash     55056a2b71800ba2
+#   content hash  efb3223b24ac7c9a
+#   text hash     ebb815bfb3d3ecdf
 #   render with   attnforge render specs/rope.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  1639bf0b44d5ab22
-#   text hash     a3abe0e6ec06903a
+#   content hash  34c84850b0529516
+#   text hash     87a353d76fb777e5
 #   render with   attnforge render specs/rope_gqa.yaml
 """Causal attention with rotary embedding and grouped heads.
 

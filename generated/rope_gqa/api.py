@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  7c78faa7ed16b81b
-#   text hash     caeec49b29f33ba7
+#   content hash  ad1bec2b1f821752
+#   text hash     f1af08045f8f8080
 #   render with   attnforge render specs/rope_gqa.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  f79f27d7b0067955
-#   text hash     1d71002187c997d7
+#   content hash  6f4e55828d1e15a1
+#   text hash     fc14c037ae83cf1a
 #   render with   attnforge render specs/rope_gqa.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

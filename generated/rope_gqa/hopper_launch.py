@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  b9221bee37ff8748
-#   text hash     cf4049d778bc7c31
+#   content hash  cdb94a1e684985b7
+#   text hash     05560c1aba9a4013
 #   render with   attnforge render specs/rope_gqa.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

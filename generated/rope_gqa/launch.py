@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  8f52f87c89b1b361
-#   text hash     b05fc746f82d4576
+#   content hash  01103b9d502ac0c3
+#   text hash     a13d71cb9897ee30
 #   render with   attnforge render specs/rope_gqa.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

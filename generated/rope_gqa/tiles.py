@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_gqa.yaml
-#   content hash  c047547aebaca8e6
-#   text hash     533276fc6c4b944e
+#   content hash  f0d063a5cb40e908
+#   text hash     77dfdff796cc7555
 #   render with   attnforge render specs/rope_gqa.yaml
 """The shapes of tiles that kernels are launched with.
 

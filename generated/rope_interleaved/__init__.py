@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  f67f1018fa0ee656
-#   text hash     a039c34e3f1da435
+#   content hash  d4434f8e0ff4fee6
+#   text hash     474a0ec7a05f54ee
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  0ca217a55802d6e5
-#   text hash     52f212ceb386dfca
+#   content hash  46b713aedce67b1d
+#   text hash     04e7f855bd0bdb1c
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  3de0b84be4987f8f
-#   text hash     bac63c2918624d31
+#   content hash  0b12199e4f0dea47
+#   text hash     29b68264a12ace22
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

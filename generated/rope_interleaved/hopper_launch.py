@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  7146976245981345
-#   text hash     49807e47cf06cc64
+#   content hash  0712ada8f0b02bfa
+#   text hash     39445af68bac68a9
 #   render with   attnforge render specs/rope_interleaved.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  746a3fd2fc8d675b
-#   text hash     211712aaafcc7397
+#   content hash  f2d8e1eb326d07a4
+#   text hash     f388937f14727464
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Causal attention with rotary embedding of neighbouring components.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  b0c990bc26f76acf
-#   text hash     0d4938277175221d
+#   content hash  63ec2bbe5d1cbb85
+#   text hash     645fb17fef48f3e2
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  78320b613192cb96
-#   text hash     93ceccf8a5cd31c5
+#   content hash  e775dab85ec95ffc
+#   text hash     bda29a8b2904c22d
 #   render with   attnforge render specs/rope_interleaved.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_interleaved.yaml
-#   content hash  106a126aa47be082
-#   text hash     55b8d7384dc495bf
+#   content hash  603c3ae6dd8b4aa6
+#   text hash     ea1199b57d3db344
 #   render with   attnforge render specs/rope_interleaved.yaml
 """The shapes of tiles that kernels are launched with.
 

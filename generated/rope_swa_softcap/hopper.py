@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  d5b5742e19bdcfb2
-#   text hash     4b3fcfc6b0886751
+#   content hash  7c7496c448c48a92
+#   text hash     967e2aeabbf348c7
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  bd036f25f8e0aa73
-#   text hash     a19ca21b07890e38
+#   content hash  2e08d9c0b549d247
+#   text hash     71a3cc36eaec87fd
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

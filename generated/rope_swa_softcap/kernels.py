@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  cb43901d88934589
-#   text hash     52c69bc0ca6350d5
+#   content hash  fceb50b1fc303694
+#   text hash     cde1c382f01d4638
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """Causal attention to the 1024 most recent keys with rotary embedding and capped scores.
 

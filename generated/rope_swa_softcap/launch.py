@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  5e9ba6c1b96b0a55
-#   text hash     f5b88f926aff3b46
+#   content hash  8025ab6f19dda0e5
+#   text hash     820ef4290a7f4240
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/rope_swa_softcap.yaml
-#   content hash  cc3b1ce826f0c38a
-#   text hash     5a379e84b7abe8b4
+#   content hash  ba827b95361ce0ac
+#   text hash     b5047444a5c62542
 #   render with   attnforge render specs/rope_swa_softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

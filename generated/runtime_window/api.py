@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  a10a53b6d58862b5
-#   text hash     53c8d7eba76c1b59
+#   content hash  27cad87fc5f16c9e
+#   text hash     632ae48192c5046b
 #   render with   attnforge render specs/runtime_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

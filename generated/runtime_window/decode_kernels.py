@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  c9256162bf780c4c
-#   text hash     dd65013e9f137608
+#   content hash  457af763c1ff37b1
+#   text hash     bb5f463d5a655660
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

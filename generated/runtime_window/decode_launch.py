@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  106633a8ff496ab2
-#   text hash     42c5ff538e2bacda
+#   content hash  9329e3286e21b6ca
+#   text hash     b94caf53a9ef45b2
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

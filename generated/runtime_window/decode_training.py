@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b0eca033c88806a0
-#   text hash     e86a1e3aeb0ed341
+#   content hash  1556abc8439a2c7e
+#   text hash     284ca543d4667553
 #   render with   attnforge render specs/runtime_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  839c44da834b9de4
-#   text hash     4991dfceb44c27e0
+#   content hash  9b61c4b4f72a7e1b
+#   text hash     78051e1fd0f86e05
 #   render with   attnforge render specs/runtime_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  759e623fcd9fc707
-#   text hash     c4c698d7ce9b9148
+#   content hash  ead6b5f7ebf164c7
+#   text hash     947f0718546a4bd9
 #   render with   attnforge render specs/runtime_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  62bff99777adb614
-#   text hash     980275f82ab558de
+#   content hash  61fe53a8262c0ff1
+#   text hash     7e39609f54d449b4
 #   render with   attnforge render specs/runtime_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

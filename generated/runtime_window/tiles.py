@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/runtime_window.yaml
-#   content hash  b7987c91e1f20889
-#   text hash     7c3efcbdd27e631b
+#   content hash  3f5a5c00f9c47e00
+#   text hash     14ae3c1e83667f48
 #   render with   attnforge render specs/runtime_window.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  219e9ea384964a18
-#   text hash     36f9c03bb4609522
+#   content hash  c55f98d3d99a351d
+#   text hash     bdf32ec7449e057b
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  0d0c408f8ff7420d
-#   text hash     3681a42d22558117
+#   content hash  26397e23d44b53f6
+#   text hash     de9807ed6bef7349
 #   render with   attnforge render specs/shaw.yaml
 """Attention in which each query gives each distance up to 16 a score of its own; without the paper's relative values.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  7c60e380209f3e75
-#   text hash     5740a74067990611
+#   content hash  5cbe304d6dadb672
+#   text hash     bd6c5be58aa08c64
 #   render with   attnforge render specs/shaw.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/shaw.yaml
-#   content hash  85717af392b7e665
-#   text hash     9496026e9405750f
+#   content hash  a48eefba8ba69556
+#   text hash     05bc0a9fcfbbeedc
 #   render with   attnforge render specs/shaw.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  19417a132a1045a5
-#   text hash     1b91a901301596a4
+#   content hash  9a784e4a180b2037
+#   text hash     d6165e715f6f67d7
 #   render with   attnforge render specs/sink_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

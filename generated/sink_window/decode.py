@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  551be36131a63e16
-#   text hash     03dbf40e47a052cd
+#   content hash  3e79941d56d4293e
+#   text hash     aeccec4296b2509b
 #   render with   attnforge render specs/sink_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

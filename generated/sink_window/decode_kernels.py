@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  8a09ab5389b7d80e
-#   text hash     05b184a2c2c8ca43
+#   content hash  e05cd82bf5bf6cfd
+#   text hash     808c971c8736e5fb
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

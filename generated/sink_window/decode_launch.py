@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  2d639c5bb99e272d
-#   text hash     b6d9653b8c9ee99e
+#   content hash  75746916790b784d
+#   text hash     102a402d19af008e
 #   render with   attnforge render specs/sink_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

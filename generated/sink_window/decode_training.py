@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  36b515dc38ffdf02
-#   text hash     220ff96fa18f87bb
+#   content hash  bd160e04ea7357f1
+#   text hash     db16b897d5539165
 #   render with   attnforge render specs/sink_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

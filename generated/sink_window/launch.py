@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  77e94481d97340ff
-#   text hash     fcbaf9ec549d9098
+#   content hash  364d489b6de1649d
+#   text hash     0a1f31d946f434f1
 #   render with   attnforge render specs/sink_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

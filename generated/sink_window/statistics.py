@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  e2b9e588490fb0e4
-#   text hash     5a2bda39bb93a316
+#   content hash  d774916de2a79a47
+#   text hash     3e2edead5bcc19fc
 #   render with   attnforge render specs/sink_window.yaml
 """What `attention` returns beside out and LSE where a call asks for it; formulas and names stand at the head of kernels.py.
 

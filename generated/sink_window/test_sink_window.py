@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  241671a65f312431
-#   text hash     64f9566cd3e2303f
+#   content hash  5f217d0ad1ce8180
+#   text hash     8299114aafda06a1
 #   render with   attnforge render specs/sink_window.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  7f4a657c980a9b48
-#   text hash     7a2927e67abd31be
+#   content hash  5ce74075314ee435
+#   text hash     1f1f9e313b4b950d
 #   render with   attnforge render specs/sink_window.yaml
 """The shapes of tiles that kernels are launched with.
 

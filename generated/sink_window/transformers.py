@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sink_window.yaml
-#   content hash  71d8d1124a232d14
-#   text hash     026869283fabea73
+#   content hash  b7ef2dcfa46de014
+#   text hash     33afc1292e47e9d7
 #   render with   attnforge render specs/sink_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

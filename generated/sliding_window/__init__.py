@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  cd7c911983e0457b
-#   text hash     362afefc5fee3294
+#   content hash  634c963cc493367e
+#   text hash     e71f54e95a56289a
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

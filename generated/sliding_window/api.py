@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  252b846f12355df2
-#   text hash     b017ca066788b563
+#   content hash  c21537e82e528661
+#   text hash     ec6e4ba67e560f20
 #   render with   attnforge render specs/sliding_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fd195ed218472f7b
-#   text hash     1d8a6652bd8d0ac6
+#   content hash  7eefc76daceb543b
+#   text hash     c85d5d3bfef1b87b
 #   render with   attnforge render specs/sliding_window.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  8ceac2e85ab73ef9
-#   text hash     0498563d59307b24
+#   content hash  c82252ed71d47388
+#   text hash     ebab8d07085fce36
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

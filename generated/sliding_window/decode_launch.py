@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  433f8835fb2f88bf
-#   text hash     421739c5343e1c77
+#   content hash  e31ff4e57a6fc194
+#   text hash     18b12f1aea2bd3bb
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

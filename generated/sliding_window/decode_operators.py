@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  fc61f526cde3a3d6
-#   text hash     29dc074ac67047a0
+#   content hash  9cbd2f47e1503218
+#   text hash     d41684aec5467d39
 #   render with   attnforge render specs/sliding_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  1d4a765a3f2a7bd3
-#   text hash     0f79aae0e508276f
+#   content hash  9b04813546cfe473
+#   text hash     cacf975385669b45
 #   render with   attnforge render specs/sliding_window.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  51b4578da102aea4
-#   text hash     6675f20caafb6fd9
+#   content hash  f2b98ed60d149fd9
+#   text hash     0b196b0bff0c4069
 #   render with   attnforge render specs/sliding_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  b72ec0aefe1378b9
-#   text hash     f992a01fc91ec8f2
+#   content hash  338c7e012f8f8b9e
+#   text hash     422e4e44f908de5e
 #   render with   attnforge render specs/sliding_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

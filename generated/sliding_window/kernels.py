@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  22c3abae2d602194
-#   text hash     c18f46590a946f6f
+#   content hash  65c0f2229ac16540
+#   text hash     c574a475b38728b1
 #   render with   attnforge render specs/sliding_window.yaml
 """Causal attention to the 1024 most recent keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  06d27108438f04eb
-#   text hash     f73fc5bffb6a341b
+#   content hash  017dc7932644d78f
+#   text hash     420a1d2650b4da0f
 #   render with   attnforge render specs/sliding_window.yaml
 """The shapes of tiles that kernels are launched with.
 

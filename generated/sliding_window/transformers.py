@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sliding_window.yaml
-#   content hash  1b0d5206d5fb3b13
-#   text hash     53b4abd28a775abf
+#   content hash  ace677bbfc57848c
+#   text hash     feca4ddc5b862cdf
 #   render with   attnforge render specs/sliding_window.yaml
 """The package as the attention of models of the library transformers: `register` gives it a name there.
 

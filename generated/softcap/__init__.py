@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  24799f3a03af59a7
-#   text hash     8fe4c313fd527021
+#   content hash  55e76cda4b7d6baa
+#   text hash     b6adf8ffccf5e662
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  cd7f6cc60da5fa7b
-#   text hash     15b792af45320744
+#   content hash  f79e4b06073173d1
+#   text hash     8ebd6b5847ee4e50
 #   render with   attnforge render specs/softcap.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  22f8f0111767b38b
-#   text hash     cf5c6c4cf1ef051b
+#   content hash  28dc5983c062273b
+#   text hash     b033f93156aad6f5
 #   render with   attnforge render specs/softcap.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ded5ee04624c47e5
-#   text hash     80a5eff217a98c75
+#   content hash  dabbd590ca2d882e
+#   text hash     0b3e22b148a8bf64
 #   render with   attnforge render specs/softcap.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

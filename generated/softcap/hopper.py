@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  e1fbc1a56490be71
-#   text hash     0cd38dce7b504a31
+#   content hash  5c6a8eff04431309
+#   text hash     aa72945877f0e04e
 #   render with   attnforge render specs/softcap.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  3fa58b9d9da0d4ff
-#   text hash     6c1967eb1e0e376d
+#   content hash  d2a92e28ba8663cf
+#   text hash     0fbec8ef5a247ebc
 #   render with   attnforge render specs/softcap.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  ded5d1268bdf0411
-#   text hash     0c9c9a91bcd86f91
+#   content hash  d11ce2a25e87ce80
+#   text hash     710487a730dae944
 #   render with   attnforge render specs/softcap.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

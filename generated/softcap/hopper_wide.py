@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  1c3b01c63c0977d5
-#   text hash     df450ce440ebf2df
+#   content hash  71e601112b000141
+#   text hash     f03a91471eb9a4d5
 #   render with   attnforge render specs/softcap.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  45c8513ce0d999f5
-#   text hash     18c529152c9e7adb
+#   content hash  7cc4e6e769f79379
+#   text hash     3b7bcc0328c0ba5b
 #   render with   attnforge render specs/softcap.yaml
 """Causal attention with scores capped smoothly at 30.
 

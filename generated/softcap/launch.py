@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  8e2c82adf450182e
-#   text hash     69b8b44a371241dd
+#   content hash  7bb35aa9a9e2451e
+#   text hash     9c16a616e3d7b446
 #   render with   attnforge render specs/softcap.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

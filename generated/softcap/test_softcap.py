@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  eee27330b15aa95e
-#   text hash     0c254793eb7e3993
+#   content hash  7e061fddf458c978
+#   text hash     b494ee39df22b22e
 #   render with   attnforge render specs/softcap.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap.yaml
-#   content hash  0ac2089d049d5995
-#   text hash     3e31b7c60f3635ae
+#   content hash  8ebcb14c6d7c540d
+#   text hash     b9f23bd1c7fa96a1
 #   render with   attnforge render specs/softcap.yaml
 """The shapes of tiles that kernels are launched with.
 

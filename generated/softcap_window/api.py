@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e7ef52579e94de2b
-#   text hash     6f57e7504f748545
+#   content hash  8876a0b74e2508f7
+#   text hash     28d00bc9d1776030
 #   render with   attnforge render specs/softcap_window.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

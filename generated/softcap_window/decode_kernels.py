@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  092d723efeae7b88
-#   text hash     44d42dddeb6db01b
+#   content hash  a97008faea6aed09
+#   text hash     45cf4410fb7895a9
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

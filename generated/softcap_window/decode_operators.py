@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  43b004dd7264bae7
-#   text hash     5a2e786537a5e9e6
+#   content hash  a0bfa8ac3b1bc80e
+#   text hash     dab5f4b5becb6f02
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  e4e0d7c994327be0
-#   text hash     1d4972f39910637e
+#   content hash  78491cbbef14adfc
+#   text hash     0279ee37baebada9
 #   render with   attnforge render specs/softcap_window.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  30446e5132cb56b4
-#   text hash     b3c7bbcdcc178f41
+#   content hash  95a703da070ac441
+#   text hash     5093e85ada90d05a
 #   render with   attnforge render specs/softcap_window.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  f80034297e5d7e5b
-#   text hash     f3fb83619e8cd354
+#   content hash  7b533f1ec5a76fcd
+#   text hash     d7deb8edd10e2a1a
 #   render with   attnforge render specs/softcap_window.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

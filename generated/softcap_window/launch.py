@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  5d880316d4e11024
-#   text hash     6e387aaec553d457
+#   content hash  12e0a148b0c8aab7
+#   text hash     bf14744ae124f0e7
 #   render with   attnforge render specs/softcap_window.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

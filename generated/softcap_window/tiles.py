@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/softcap_window.yaml
-#   content hash  b9cc1d0f2ebbc515
-#   text hash     2e4ea5639149044c
+#   content hash  fe6266043d16f33a
+#   text hash     82f3f3ff19141aa9
 #   render with   attnforge render specs/softcap_window.yaml
 """The shapes of tiles that kernels are launched with.
 

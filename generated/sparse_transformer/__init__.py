@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d3b27aac9f175687
-#   text hash     d8edc80fc49bc72a
+#   content hash  83b5aa9ccbd53f19
+#   text hash     16333f509f84d596
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

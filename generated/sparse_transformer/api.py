@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  6e604c97647afc10
-#   text hash     4d811b6e5e7bfac5
+#   content hash  45a2bd9a0efd8dce
+#   text hash     d5e4a0856019d930
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

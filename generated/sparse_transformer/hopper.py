@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  c0b26ef0a0a31c25
-#   text hash     a5595e88058e1e44
+#   content hash  4d581fdb40a2d441
+#   text hash     b2ada2ac6f389fb8
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

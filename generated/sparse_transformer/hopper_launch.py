@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  d6edb396fa94706d
-#   text hash     0a4053a598c4fef2
+#   content hash  981d4de3153e9ab6
+#   text hash     d2d7eca7b21e2b52
 #   render with   attnforge render specs/sparse_transformer.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  e42d023cb2f7e600
-#   text hash     9e31feb2f80cbc37
+#   content hash  80a3e1f0de1890e9
+#   text hash     1d496bee04904f49
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Causal attention to a query's own 128 keys and to the last 8 of every 128.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  7a3e98d58f680f09
-#   text hash     1498f030f2a8c624
+#   content hash  048c9034f5e36d4c
+#   text hash     3dabf2cd9cc5ef44
 #   render with   attnforge render specs/sparse_transformer.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

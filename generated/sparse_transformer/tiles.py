@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/sparse_transformer.yaml
-#   content hash  97514e3f98827890
-#   text hash     8a58f87a23ad1190
+#   content hash  f0e2c3eaef4be155
+#   text hash     f4192b3ac3e4cac3
 #   render with   attnforge render specs/sparse_transformer.yaml
 """The shapes of tiles that kernels are launched with.
 

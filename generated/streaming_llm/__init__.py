@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  aae11ea9fd1c6e3f
-#   text hash     a553e892609e3171
+#   content hash  016da0a949d0fd5b
+#   text hash     e50d0830adc5f100
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  072a2ca57e33b25c
-#   text hash     e5e9964a1b40bd40
+#   content hash  afac13f974f1a782
+#   text hash     3fed9a5405b8fa4f
 #   render with   attnforge render specs/streaming_llm.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  2643a3f35be601a9
-#   text hash     8e57dd13caffb1fd
+#   content hash  dcb3feec96895ed7
+#   text hash     5893863f3cb75ab3
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

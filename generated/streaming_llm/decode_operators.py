@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b692cf1193f404eb
-#   text hash     324706f995876eb1
+#   content hash  0c15f0e166566abd
+#   text hash     bf39f67a884c7afa
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

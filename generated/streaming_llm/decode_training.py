@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  01be70f155b29670
-#   text hash     e40726c390b55e51
+#   content hash  9bde073d6a1bffd0
+#   text hash     30a82ac7062d41ec
 #   render with   attnforge render specs/streaming_llm.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

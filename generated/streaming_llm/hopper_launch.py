@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  66a603f5c221d8b3
-#   text hash     3501153730bd582f
+#   content hash  b197f89d01ec1271
+#   text hash     3758e4fe421b26b2
 #   render with   attnforge render specs/streaming_llm.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  b28fb368c642e26c
-#   text hash     f718b0df7470b5f9
+#   content hash  5845b8ac6d65cc19
+#   text hash     a7158830a1069f54
 #   render with   attnforge render specs/streaming_llm.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

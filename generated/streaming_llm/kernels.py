@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  af503d4652268fb1
-#   text hash     739a5b0e96a04dea
+#   content hash  79bd2e1c5afd0040
+#   text hash     2b7eb8686ec87bd8
 #   render with   attnforge render specs/streaming_llm.yaml
 """Causal attention to the 1024 most recent keys and to the first four.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  8a1ec6a6372e3956
-#   text hash     1c02ebf4a5aa0495
+#   content hash  c624a93c5c5b3aab
+#   text hash     124c7ec77d249b13
 #   render with   attnforge render specs/streaming_llm.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

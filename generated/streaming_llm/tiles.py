@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/streaming_llm.yaml
-#   content hash  1b5d2bd5aa060c17
-#   text hash     542c3a11bc52687d
+#   content hash  6adb2611f97365d3
+#   text hash     b3953cb8e69bc4c9
 #   render with   attnforge render specs/streaming_llm.yaml
 """The shapes of tiles that kernels are launched with.
 

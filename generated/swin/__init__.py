@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  984bbf2b8927e152
-#   text hash     8b611498ca58a89e
+#   content hash  507c44a7d04cc314
+#   text hash     cede86f62a83e885
 #   render with   attnforge render specs/swin.yaml
 """Attention inside windows of 7 x 7 patches with a learned bias for each offset.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  8a44122cc65a9b83
-#   text hash     bcd299cd6490cf0a
+#   content hash  41526a1c06a35e8e
+#   text hash     c80095dfa981bd37
 #   render with   attnforge render specs/swin.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

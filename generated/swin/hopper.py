@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  a74239945362f74c
-#   text hash     21d8fc5b27763631
+#   content hash  707808b28669c65e
+#   text hash     e6281fcb73d46f15
 #   render with   attnforge render specs/swin.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  fb8ed3a24e6ce9a2
-#   text hash     e61ce33304eff8e8
+#   content hash  5eb04aca021e4d5e
+#   text hash     a9b4a7c7af867296
 #   render with   attnforge render specs/swin.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  803f3319f1475a74
-#   text hash     9456911b760c1c1c
+#   content hash  af9793020e82ef03
+#   text hash     ee97a378707f42f2
 #   render with   attnforge render specs/swin.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  f19874cee4e0c1b9
-#   text hash     ad81ca4074d7c024
+#   content hash  8f44d91d9d5b3c47
+#   text hash     a77cadf4d5befc4b
 #   render with   attnforge render specs/swin.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  d39f5accd28d7d7f
-#   text hash     d22a11f4607f21ac
+#   content hash  d3f6202f175a6bfc
+#   text hash     975c5c0e1d928c93
 #   render with   attnforge render specs/swin.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/swin.yaml
-#   content hash  090cd14230b9c7e1
-#   text hash     3a30e9da5bd83705
+#   content hash  167f80a54164552e
+#   text hash     102662edc522334d
 #   render with   attnforge render specs/swin.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  4ce642acbfd5c866
-#   text hash     6fc9c75b29b9e410
+#   content hash  2a0cb049849207bb
+#   text hash     8018221d03a54741
 #   render with   attnforge render specs/t5_decoder.yaml
 """Causal attention with T5's learned biases for distances.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  9dec2a9741f5a7c4
-#   text hash     00636b557de9503a
+#   content hash  3678c68795099477
+#   text hash     193cda3b5904f33c
 #   render with   attnforge render specs/t5_decoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

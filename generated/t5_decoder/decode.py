@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  99ad611b3fed14df
-#   text hash     be3ee9b3b86b75e8
+#   content hash  ff0c64bc8d4135ec
+#   text hash     c0ce9000fedcad25
 #   render with   attnforge render specs/t5_decoder.yaml
 """Attention of new tokens over a cache of keys and values, dense or in pages, and what goes with it."""
 

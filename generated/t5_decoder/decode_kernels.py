@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  09b106d59d9f0d93
-#   text hash     3365c7f3adb80070
+#   content hash  50db0dadb075f2f2
+#   text hash     ff1b23f393a69e21
 #   render with   attnforge render specs/t5_decoder.yaml
 """Decoding: new tokens over a cache; the formulas and names stand at the head of kernels.py.
 

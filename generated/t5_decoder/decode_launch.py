@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5bab43f718e476b7
-#   text hash     77a2b795cfbf28a0
+#   content hash  c18753071c1e0f95
+#   text hash     2bace0416a2a37d7
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of decoding gets, and the tiles that decide which keys are summed together."""
 

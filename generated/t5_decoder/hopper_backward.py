@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  9d089e6e2085430d
-#   text hash     443f05f41fb313e4
+#   content hash  05ba0b2e3c89f976
+#   text hash     bfae329149d0695a
 #   render with   attnforge render specs/t5_decoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

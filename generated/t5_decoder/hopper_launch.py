@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  5252b1c5b740d320
-#   text hash     65ed9a6044655dd7
+#   content hash  c8f56e25dbde4ce3
+#   text hash     1216d7f8812717bb
 #   render with   attnforge render specs/t5_decoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  56f3ace6a0db4019
-#   text hash     b6f2cbd7837695fa
+#   content hash  687b670d52cdf18e
+#   text hash     83c962e535c98c17
 #   render with   attnforge render specs/t5_decoder.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  812828e89cd07312
-#   text hash     01e3aa4e6c968df8
+#   content hash  6350b0f49f1f67ee
+#   text hash     7fc9ac9a2c78b5e0
 #   render with   attnforge render specs/t5_decoder.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_decoder.yaml
-#   content hash  cb6fb0fad7fc3849
-#   text hash     642ef17b0d70449f
+#   content hash  07b8fcba252cd312
+#   text hash     a1b904482ad330ed
 #   render with   attnforge render specs/t5_decoder.yaml
 """The shapes of tiles that kernels are launched with.
 

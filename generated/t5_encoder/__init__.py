@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  76f6f4546a7d013b
-#   text hash     23a77aa39a8e2c0b
+#   content hash  2fc28da2eb455be7
+#   text hash     e9159639d8b50da1
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  7d652cfaf2a32312
-#   text hash     713b5c981b6431e3
+#   content hash  c09dd0ac07bbce52
+#   text hash     5ad1ae37812e1b88
 #   render with   attnforge render specs/t5_encoder.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  f1d3c840aa41d1a9
-#   text hash     6636496ba82fe661
+#   content hash  f042e3a3b5fcdb5a
+#   text hash     52c4d7083f872422
 #   render with   attnforge render specs/t5_encoder.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

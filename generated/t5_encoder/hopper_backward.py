@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  c72ab0d914d10df0
-#   text hash     bd41ad767ada0385
+#   content hash  e4d96a1a6c83589c
+#   text hash     a8ea7c7cef40a6b4
 #   render with   attnforge render specs/t5_encoder.yaml
 """The backward pass of kernels.py for Hopper GPUs in one go; the formulas and names stand at the head of that file.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  dbfeef65396d56e9
-#   text hash     b6bc9f3621130c82
+#   content hash  ee0661574d0f5a55
+#   text hash     7664ab1df1f1a50f
 #   render with   attnforge render specs/t5_encoder.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  05c652034073d411
-#   text hash     e3eebda987c5501c
+#   content hash  af1649eb7f94539a
+#   text hash     328156f474bcc38a
 #   render with   attnforge render specs/t5_encoder.yaml
 """Attention with T5's learned biases for distances in both directions.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/t5_encoder.yaml
-#   content hash  415bf177010c8f50
-#   text hash     6b8c4ba85b32b490
+#   content hash  0ee75e6280202b15
+#   text hash     cedc0dfea42ff4a6
 #   render with   attnforge render specs/t5_encoder.yaml
 """The shapes of tiles that kernels are launched with.
 

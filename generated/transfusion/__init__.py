@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  f0460dd15e6bdcb3
-#   text hash     44eeb3b71cef3e20
+#   content hash  f3243fdc55d45228
+#   text hash     9529f36dcb9c0273
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

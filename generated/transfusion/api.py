@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  0a7c68ef5491f331
-#   text hash     bdfbab9d0e68b09d
+#   content hash  ed1fe1f43687d526
+#   text hash     dd34e34cbc1e3a8b
 #   render with   attnforge render specs/transfusion.yaml
 """The function that users call: it checks its arguments and fills in defaults, then launches the kernels."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  ec0e2fa127337358
-#   text hash     ddbadceef9d11e07
+#   content hash  654dfee28108a544
+#   text hash     fe2652b1130eacf6
 #   render with   attnforge render specs/transfusion.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

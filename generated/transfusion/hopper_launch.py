@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  636021f0e1f90d09
-#   text hash     9395e442de6ebf7c
+#   content hash  705e4b75c152b5ad
+#   text hash     02f620a3764aef8f
 #   render with   attnforge render specs/transfusion.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  e1e92f839274c9e9
-#   text hash     af45adfe9ed22e9f
+#   content hash  c75ce7702cca6be9
+#   text hash     932a038707650207
 #   render with   attnforge render specs/transfusion.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

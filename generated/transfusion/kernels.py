@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  6462b146a618e29c
-#   text hash     543e201a3bb70e64
+#   content hash  37ce685a3d21650b
+#   text hash     ce6012781464e52b
 #   render with   attnforge render specs/transfusion.yaml
 """Causal attention in which the patches of one image see each other.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  a28cf18f7c003ec8
-#   text hash     db87a9a69f78ab32
+#   content hash  2013faf1aeebdc7a
+#   text hash     f9f18ce5deef0396
 #   render with   attnforge render specs/transfusion.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  297d2e42b10c2610
-#   text hash     8bbca6cc996ce667
+#   content hash  a65b11e19b421da4
+#   text hash     ab30f5115fb22e72
 #   render with   attnforge render specs/transfusion.yaml
 """Holds `attention` against `reference`: on a GPU where there is one, else small shapes in Triton's interpreter.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/transfusion.yaml
-#   content hash  479f3f5b7ed2fb1f
-#   text hash     469d1a843f56d1f9
+#   content hash  a542ebc11cea5378
+#   text hash     af8bdd9ea049360b
 #   render with   attnforge render specs/transfusion.yaml
 """The shapes of tiles that kernels are launched with.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  9c664919d5626acf
-#   text hash     81359740b0fce624
+#   content hash  9655c8f1266e9bb4
+#   text hash     0185b923a53d11ca
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  62699571bbcbd7db
-#   text hash     73871d9bc633517f
+#   content hash  5e946ecbb019251c
+#   text hash     c5496974ac38e2b5
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding as operators that PyTorch can trace; calls that nothing traces do not come here."""
 

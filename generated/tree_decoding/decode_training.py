@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  03fc3f012fbfd37a
-#   text hash     c606715b5300e10b
+#   content hash  5c17015677ebc87b
+#   text hash     14e5bca38c690952
 #   render with   attnforge render specs/tree_decoding.yaml
 """Decoding with the bits of training: the portable forward pass of `attention` over what a cache holds of each sequence.
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  226576ec393cbab1
-#   text hash     2e579190a3523703
+#   content hash  2653de2bf3bcb9fc
+#   text hash     36d48259e9da2d5d
 #   render with   attnforge render specs/tree_decoding.yaml
 """The forward pass of kernels.py for Hopper GPUs, in Gluon; the formulas and names stand at the head of that file.
 

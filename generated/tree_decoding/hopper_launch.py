@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  47d95edd760a0239
-#   text hash     c261c1691b63a3a9
+#   content hash  ccaad3583489b822
+#   text hash     3fffb94158efa8cc
 #   render with   attnforge render specs/tree_decoding.yaml
 """What each kernel of hopper_backward.py and hopper_wide.py gets."""
 

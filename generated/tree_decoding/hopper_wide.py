@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  b853ed59dfb1a719
-#   text hash     4bf6f6beac8634d9
+#   content hash  655036b8ed48884d
+#   text hash     34865f698f0d2eeb
 #   render with   attnforge render specs/tree_decoding.yaml
 """The kernel `backward` of hopper_backward.py for heads wider than 128; what runs before and after it is the same.
 

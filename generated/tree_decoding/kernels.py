@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  566615ed4f7a7f38
-#   text hash     b03b242e46de701d
+#   content hash  15cbe3dbbab13d32
+#   text hash     d611d6577222e4f0
 #   render with   attnforge render specs/tree_decoding.yaml
 """A tree of drafted tokens verified at once, each of which sees its ancestors and all older keys.
 

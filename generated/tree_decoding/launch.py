@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  c0f676a693a4ab67
-#   text hash     5cd32a4c7f68d1b1
+#   content hash  726612a233610ad5
+#   text hash     4fea4325773df08c
 #   render with   attnforge render specs/tree_decoding.yaml
 """The operators that PyTorch can differentiate and compile, and what each kernel gets."""
 

@@ -1,8 +1,8 @@
 # Written by attnforge. Do not edit: change the spec, then render it again.
 #
 #   made from     specs/tree_decoding.yaml
-#   content hash  4f99c3b7ee4ed5e1
-#   text hash     bd63f206aeba53c5
+#   content hash  35f3a1e1b8782e86
+#   text hash     11168079cb25a6b4
 #   render with   attnforge render specs/tree_decoding.yaml
 """The shapes of tiles that kernels are launched with.
 

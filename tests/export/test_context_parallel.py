@@ -110,6 +110,15 @@ CALLS = {
         },
         batch=2,
     ),
+    "padding, where no position is read": Call(
+        "score: [softcap: {cap: 5.0}]",
+        lambda: {"k_lens": torch.tensor([20, 24]).int(), "k_starts": torch.tensor([0, 3]).int()},
+        batch=2,
+    ),
+    "pairs of keys, and a later key that is seen": Call(
+        "mask: [expr: k <= q or k == 20]\nscore: [expr: 'score + near[max(q, 3), k]']\ninputs: {near: {axes: [key, key]}}",
+        lambda: {"near": seeded(T, T)},
+    ),
     "packed": Call(
         "layout: packed\nmask: [causal]\nscore: [log_decay]",
         lambda: {
@@ -201,8 +210,8 @@ def first_of_two() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def of_pairs(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     text = (
-        "mask: [causal, expr: page]\nscore: [expr: score + lift]\n"
-        "inputs: {page: {axes: [batch, key // 4], dtype: bool}, lift: {axes: [query, head]}}"
+        "mask: [causal, expr: page]\nscore: [expr: score + lift + pairs]\n"
+        "inputs: {page: {axes: [batch, key // 4], dtype: bool}, lift: {axes: [query, head]}, pairs: {axes: [query, key]}}"
     )
     rendered(tmp_path_factory.mktemp("mistaken"), "pairs_of_ranks", text)
     return importlib.import_module("pairs_of_ranks.context_parallel")
@@ -210,7 +219,7 @@ def of_pairs(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
 
 def mistaken(tokens: int = 8, keys: int = 8, **more: Any) -> Values:
     k = seeded(B, keys, KV_HEADS, D)
-    given = {"q": seeded(B, tokens, HEADS, D), "k": k, "v": k, "lift": seeded(tokens, HEADS)}
+    given = {"q": seeded(B, tokens, HEADS, D), "k": k, "v": k, "lift": seeded(tokens, HEADS), "pairs": seeded(tokens, 1)}
     return given | {"page": torch.ones(B, keys // 4, dtype=torch.bool)} | more
 
 
@@ -223,6 +232,8 @@ def mistaken(tokens: int = 8, keys: int = 8, **more: Any) -> Values:
         (mistaken(4, 4, page=torch.ones(B, 1).bool()), "page: expected stretches of a multiple of 4 tokens, .* got 2"),
         (mistaken(page=torch.ones(B, 4).bool()), r"page: expected this rank's 2 along axis -1, got shape \(1, 4\)"),
         (mistaken(lift=seeded(16, HEADS)), r"lift: expected this rank's 8 along axis -2, got shape \(16, 2\)"),
+        (mistaken(pairs=seeded(8, 8)), r"pairs: expected all ranks' 16 along axis -1, got shape \(8, 8\)"),
+        (mistaken(pairs=seeded(8, 20)), r"pairs: expected all ranks' 16 along axis -1, got shape \(8, 20\)"),
         (mistaken(k=seeded(B, 8, 3, D)), "k: expected"),
         (mistaken(zigzag=1), "zigzag: expected"),
     ],

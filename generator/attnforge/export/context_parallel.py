@@ -45,4 +45,6 @@ def _along(argument: Argument, axes: Sequence[Axis]) -> Along:
     found: dict[str, tuple[int, int]] = {}
     for place, axis in ((i - len(axes), axis) for i, axis in enumerate(axes) if axis.kind in ROW_AXES):
         found["query" if axis.kind == "query" else "key"] = place, int(axis.per)
+    if [axis.kind for axis in axes].count("key") > 1:  # who reads it at all pairs of keys has them all
+        del found["key"]
     return Along(argument.name, found.get("query"), found.get("key"))

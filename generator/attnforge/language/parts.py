@@ -55,6 +55,8 @@ def needs_later_keys(spec: Terms) -> Iterator[str]:
         yield "dropout draws by positions"
     if _reads(spec, "k_len"):
         yield "terms that read k_len count all keys"
+    for name in dict.fromkeys(given.name for given in spec.inputs if given.kinds.count("key") > 1):
+        yield f"{name} has an entry for each pair of keys"
     for given, kind, index in _indices(spec):
         if kind != "query" and not (index.op == "var" and index.value in _POSITIONS):
             yield f"{given.name} is read at other positions than those of a score"

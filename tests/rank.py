@@ -1,12 +1,13 @@
 """One rank of several: `python tests/rank.py FOLDER RANK COUNT` attends to its part of the tokens in a folder's calls.
 
 A call is a file with the package, its keywords, the axes of tokens of those that are cut, and the order of the parts;
-results and gradients are gathered and stored beside it by rank 0.
+results and gradients are gathered and stored beside it by rank 0. So is what the program `page.py` makes of its tokens.
 """
 
 from __future__ import annotations
 
 import importlib
+import runpy
 import sys
 import traceback
 from datetime import timedelta
@@ -32,7 +33,7 @@ def attended(call: dict[str, Any]) -> dict[str, Any]:
     cut = dict(zip(("out", "lse"), zip(found, call["results"], strict=True), strict=True))
     cut |= {f"d{name}": (gradients[name], axes[name]) for name in learned if name in axes}
     whole = {name: module.whole(x.detach(), axis, **order) for name, (x, axis) in cut.items()}
-    for name in learned.keys() - axes.keys():
+    for name in (x for x in learned if x not in axes):  # in one order on all ranks
         dist.all_reduce(gradients[name])
         whole[f"d{name}"] = gradients[name]
     return {name: x.cpu() for name, x in whole.items()}
@@ -53,4 +54,9 @@ if __name__ == "__main__":
             found = {"error": traceback.format_exc()}
         if rank == 0:
             torch.save(found, path.with_suffix(".found"))
+    names = runpy.run_path(str(folder / "page.py"))
+    if rank == 0:
+        torch.save(
+            (names["x"].cpu(), names["mine"].grad.cpu(), names["everything"].detach().cpu()), folder / "page.found"
+        )
     dist.destroy_process_group()

@@ -220,6 +220,11 @@ def test_terms_of_distances_stay_where_positions_are_counted_from_elsewhere(
             "context_parallel: packed sequences have to end with a part's last query, but no mask such as causal hides",
         ),
         (
+            "layout: packed\nmask: [expr: k <= q or k == 10]\nexports: [context_parallel]",
+            "4:11",
+            "context_parallel: packed sequences have to end with a part's last query, but no mask such as causal hides",
+        ),
+        (
             "layout: packed\nmask: [causal]\ndropout: true\nexports: [context_parallel]",
             "5:11",
             "context_parallel: packed sequences have to end with a part's last query, but dropout draws by positions",
